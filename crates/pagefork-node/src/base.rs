@@ -32,6 +32,21 @@ pub enum NodeError {
         #[source]
         error: io::Error,
     },
+    /// The peer speaks another version of a protocol.
+    #[error(
+        "node {address} speaks version {found} of {protocol}, and this side version {supported}: \
+         update what is older"
+    )]
+    Version {
+        /// Of the peer.
+        address: String,
+        /// The protocol.
+        protocol: &'static str,
+        /// The peer's version.
+        found: u32,
+        /// The version of this side.
+        supported: u32,
+    },
     /// The peer has said no.
     #[error("the node does not give {name:?}: {reason}")]
     Refused {

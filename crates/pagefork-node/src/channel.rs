@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use pagefork_image::PublicKey;
 
-use crate::identity::Protocol;
+use crate::identity::AgreedProtocol;
 use crate::quic::channel::QuicChannel;
 use crate::tls::channel::TlsChannel;
 
@@ -19,7 +19,7 @@ impl Channel {
     ///
     /// # Errors
     /// If they have agreed on nothing.
-    pub(crate) fn protocol(&self) -> io::Result<Protocol> {
+    pub(crate) fn protocol(&self) -> io::Result<AgreedProtocol> {
         let protocol = match self {
             Self::Tls(channel) => channel.protocol(),
             Self::Quic(channel) => channel.protocol(),

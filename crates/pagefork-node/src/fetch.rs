@@ -103,9 +103,19 @@ pub(crate) fn reach(
         }
     };
     let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
-    match channel.protocol().map_err(strange)? {
-        found if found == protocol => Ok(channel),
-        _ => Err(NodeError::Malformed("another protocol than was asked for")),
+    let agreed = channel.protocol().map_err(strange)?;
+    if agreed.protocol != protocol {
+        return Err(NodeError::Malformed("another protocol than was asked for"));
+    }
+    match agreed.version == protocol.version() {
+        true => Ok(channel),
+        // A node of before: it would take for nonsense what it does not know.
+        false => Err(NodeError::Version {
+            address: peer.address.clone(),
+            protocol: protocol.name(),
+            found: agreed.version,
+            supported: protocol.version(),
+        }),
     }
 }
 
@@ -261,3 +271,7 @@ fn answer_error(peer: &MemoryPeer, error: io::Error) -> NodeError {
 
 #[cfg(test)]
 mod tests;
+
+/// Nodes of other versions.
+#[cfg(test)]
+mod versions;

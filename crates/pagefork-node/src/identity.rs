@@ -33,17 +33,60 @@ pub(crate) enum Protocol {
 impl Protocol {
     const ALL: [Self; 3] = [Self::Images, Self::Pages, Self::Programs];
 
-    fn name(self) -> &'static [u8] {
+    /// What it is called on the network, without its version.
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Images => b"pagefork-images/1",
-            Self::Pages => b"pagefork-pages/1",
-            Self::Programs => b"pagefork-programs/1",
+            Self::Images => "pagefork-images",
+            Self::Pages => "pagefork-pages",
+            Self::Programs => "pagefork-programs",
         }
     }
 
-    /// The one that both sides have agreed on. A peer that names none gets through the handshake.
-    pub(crate) fn negotiated(name: Option<&[u8]>) -> Option<Self> {
-        Self::ALL.into_iter().find(|protocol| name == Some(protocol.name()))
+    /// The version that this build speaks. **Raised whenever a message changes, or one is added**: else an
+    /// older peer takes what it does not know for nonsense.
+    pub(crate) fn version(self) -> u32 {
+        match self {
+            // 2: an image without its ancestors.
+            Self::Images => 2,
+            // The version that changes is in the first message: it is said there what is wrong.
+            Self::Pages => 1,
+            // 2: second places, last changes where they lie, reports of moves, what is kept for whom,
+            // snapshots.
+            Self::Programs => 2,
+        }
+    }
+
+    /// Its name on the network in each version that there was, the newest first. Those that are not spoken
+    /// any more are agreed on, too, so that both sides learn what is wrong.
+    fn offers(self) -> impl Iterator<Item = Vec<u8>> {
+        (1..=self.version()).rev().map(move |version| format!("{}/{version}", self.name()).into())
+    }
+}
+
+/// What both sides have agreed on, which may be a version that is not spoken any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AgreedProtocol {
+    pub(crate) protocol: Protocol,
+    pub(crate) version: u32,
+}
+
+impl AgreedProtocol {
+    /// Of the name on the network. A peer that names none gets through the handshake.
+    pub(crate) fn of_name(name: Option<&[u8]>) -> Option<Self> {
+        let (name, version) = std::str::from_utf8(name?).ok()?.rsplit_once('/')?;
+        let protocol = Protocol::ALL.into_iter().find(|protocol| name == protocol.name())?;
+        Some(Self { protocol, version: version.parse().ok()? })
+    }
+
+    /// What is to be said to a peer of another version, by a node that speaks its own alone.
+    pub(crate) fn complaint(self) -> Option<String> {
+        let (name, own) = (self.protocol.name(), self.protocol.version());
+        (self.version != own).then(|| {
+            format!(
+                "it speaks version {own} of {name}, and this side version {}: update what is older",
+                self.version
+            )
+        })
     }
 }
 
@@ -68,7 +111,7 @@ pub(crate) fn server_config(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(Admitted { access, provider }))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
-    config.alpn_protocols = Protocol::ALL.map(|protocol| protocol.name().to_vec()).into();
+    config.alpn_protocols = Protocol::ALL.into_iter().flat_map(Protocol::offers).collect();
     // A session that is taken up again would let a key in that is not trusted any more.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -88,7 +131,7 @@ pub(crate) fn client_config(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Pinned { peer, provider }))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![protocol.name().to_vec()];
+    config.alpn_protocols = protocol.offers().collect();
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
     Ok(config)

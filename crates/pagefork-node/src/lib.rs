@@ -89,9 +89,9 @@ pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{
-    AttachStreams, KnownPeers, MigrateOptions, MigrateReport, NodeDirectory, ProgramClient,
-    ProgramEnd, ProgramId, ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions,
-    ProgramPhase, ProgramSource, ProgramStart, SecondPlace, attach_program,
+    AttachStreams, CaptureOptions, CaptureReport, KnownPeers, MigrateOptions, MigrateReport,
+    NodeDirectory, ProgramClient, ProgramEnd, ProgramId, ProgramInfo, ProgramLimits, ProgramNode,
+    ProgramNodeOptions, ProgramPhase, ProgramSource, ProgramStart, SecondPlace, attach_program,
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};

@@ -19,7 +19,7 @@ use crate::channel::Channel;
 use crate::duplex::Duplex;
 use crate::fetch::code_of;
 use crate::give::{Leases, PageGiver};
-use crate::identity::{self, Protocol};
+use crate::identity::{self, AgreedProtocol, Protocol};
 use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
 use crate::programs::{self, ProgramNode};
@@ -261,6 +261,12 @@ impl MemoryServer {
     }
 }
 
+fn other_version(peer: &PublicKey, agreed: AgreedProtocol) -> NodeError {
+    let AgreedProtocol { protocol, version: found } = agreed;
+    let (address, supported) = (peer.to_string(), protocol.version());
+    NodeError::Version { address, protocol: protocol.name(), found, supported }
+}
+
 fn not_let_in(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, format!("it may not {what}"))
 }
@@ -289,7 +295,8 @@ impl Shared {
         let times = &self.options.times;
         let strange = || NodeError::io("get to know who connects");
         let mut channel = caller.shake_hands(times).map_err(strange())?;
-        let protocol = channel.protocol().map_err(strange())?;
+        let agreed = channel.protocol().map_err(strange())?;
+        let protocol = agreed.protocol;
         let peer = channel.peer().ok_or(NodeError::Malformed("no key"))?;
 
         self.leases.forget_over();
@@ -300,6 +307,10 @@ impl Shared {
             let programs = programs.filter(|programs| programs.lets_in(&peer));
             let programs = programs.ok_or_else(|| talk()(not_let_in("run programs here")))?;
             let duplex = Duplex::new(channel).map_err(talk())?;
+            if let Some(why) = agreed.complaint() {
+                programs::refuse(duplex, &why, times).map_err(talk())?;
+                return Err(other_version(&peer, agreed));
+            }
             programs::serve(programs, peer, duplex, times)?;
             return Ok(None);
         }
@@ -318,6 +329,13 @@ impl Shared {
             return Ok(None);
         }
         let name = message::read_text(&mut channel).map_err(talk())?;
+        if let Some(why) = agreed.complaint() {
+            // A refusal is the same in every version.
+            let answer = Answer::Refuses(why);
+            let said = answer.write(&mut channel).and_then(|()| channel.flush());
+            said.and_then(|()| channel.end()).map_err(talk())?;
+            return Err(other_version(&peer, agreed));
+        }
         let found = self.images.find(&name);
         let found = found.and_then(|hash| match &only {
             Some(only) if !only.contains(&hash) => {

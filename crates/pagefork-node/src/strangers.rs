@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use pagefork_image::SecretKey;
+use rustls::ServerConfig;
 
 use crate::address::{NodeAddress, Transport};
 use crate::base::NodeTimes;
@@ -26,7 +27,19 @@ pub(crate) fn stranger(
     key: &SecretKey,
     act: impl Fn(Channel) + Send + Sync + 'static,
 ) -> MemoryPeer {
-    let config = Arc::new(identity::server_config(key, Arc::new(|_| true)).unwrap());
+    stranger_of(transport, key, |_| (), act)
+}
+
+/// As [`stranger`], and `set` changes what it speaks.
+pub(crate) fn stranger_of(
+    transport: Transport,
+    key: &SecretKey,
+    set: impl FnOnce(&mut ServerConfig),
+    act: impl Fn(Channel) + Send + Sync + 'static,
+) -> MemoryPeer {
+    let mut config = identity::server_config(key, Arc::new(|_| true)).unwrap();
+    set(&mut config);
+    let config = Arc::new(config);
     let times = NodeTimes::default();
     let listener = Listener::bind(&free(transport), key, &config, 64, &times).unwrap();
     let address = listener.address().unwrap().to_string();

@@ -427,7 +427,10 @@ impl Taker {
             if self.whole.is_some() {
                 break;
             }
-            self.wait(&[sink.wanted(), stop], None)?;
+            // Who has begun to wait meanwhile is asked for first: nobody else would wake this thread.
+            if self.to_do.is_empty() {
+                self.wait(&[sink.wanted(), stop], None)?;
+            }
             if is_raised(stop) {
                 return Err(NodeError::Stopped);
             }

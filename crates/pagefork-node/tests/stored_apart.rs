@@ -5,6 +5,9 @@
 
 mod common;
 
+#[path = "../../pagefork-objects/tests/common/stalling.rs"]
+mod stalling;
+
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +25,7 @@ use pagefork_objects::object_store::memory::InMemory;
 use pagefork_objects::object_store::path::Path;
 use pagefork_objects::object_store::throttle::{ThrottleConfig, ThrottledStore};
 use pagefork_objects::{ObjectImages, ObjectSettings};
+use stalling::{Stall, Stalling};
 
 const URL: &str = "memory:///apart";
 
@@ -52,6 +56,13 @@ impl Apart {
         let timeout = Duration::from_millis(500);
         let settings = ObjectSettings { timeout, ..ObjectSettings::default() };
         let images = ObjectImages::new(service.clone(), settings).unwrap();
+        let apart = Self::in_place(name, is_lazy, is_known, images);
+        Self { service, ..apart }
+    }
+
+    /// As [`Self::with`], with these images in place of those of its own service.
+    fn in_place(name: &str, is_lazy: bool, is_known: bool, images: ObjectImages) -> Self {
+        let service = Arc::new(ThrottledStore::new(InMemory::new(), ThrottleConfig::default()));
         let said = Arc::<Mutex<Vec<String>>>::default();
         let nodes = [1, 2].map(|seed| {
             let (images, said) = (images.clone(), said.clone());
@@ -271,6 +282,27 @@ fn an_object_store_that_does_not_take_pages_is_named_and_the_program_is_at_its_t
     assert_eq!(apart.images.images().unwrap(), [], "nothing half-made stays");
     assert!(apart.images.names().unwrap().is_empty());
     assert_eq!(apart.end(), (ProgramEnd::Exited(0), sum()));
+}
+
+#[test]
+fn an_object_store_that_stalls_in_the_middle_of_an_upload_is_named_and_the_program_goes_on() {
+    for stall in [Stall::Part(1), Stall::PartAndAbort(1), Stall::Completing] {
+        let service = Stalling::default();
+        service.stall(Some(stall));
+        let timeout = Duration::from_millis(500);
+        let settings = ObjectSettings { timeout, ..ObjectSettings::default() };
+        let images = ObjectImages::new(Arc::new(service.clone()), settings).unwrap();
+        let name = format!("apart-{}", format!("{stall:?}").replace(['(', ')'], "-"));
+        let mut apart = Apart::in_place(&name, true, true, images.clone());
+        let why = apart.migrate(URL).unwrap_err();
+        assert!(why.contains("it is at its target") && why.contains(URL), "{stall:?}: {why}");
+        assert!(why.contains("write images/"), "{stall:?}: {why}");
+        assert!(why.contains("not answered for 500ms"), "{stall:?}: {why}");
+        assert!(service.seen().contains(&"part"), "{stall:?}: it was in the middle");
+        assert_eq!(images.images().unwrap(), [], "{stall:?}: nothing half-made stays");
+        assert!(images.names().unwrap().is_empty());
+        assert_eq!(apart.end(), (ProgramEnd::Exited(0), sum()), "{stall:?}");
+    }
 }
 
 #[test]

@@ -61,7 +61,8 @@ pub struct ObjectSettings {
     /// collection are. It has to be longer than any request to the service takes. An hour by default.
     pub grace: Duration,
     /// How long an answer of the service is waited for: 60 s by default. Parts of large objects, 8 MiB,
-    /// have to be written within it.
+    /// have to be written within it. An upload that fails is taken back, which is waited for as long once
+    /// more.
     pub timeout: Duration,
     /// What images may have.
     pub limits: ImageLimits,

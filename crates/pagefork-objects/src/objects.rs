@@ -10,6 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
+use futures_util::lock::Mutex;
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStore, ObjectStoreExt};
 use pagefork_image::ImageError;
@@ -134,25 +135,32 @@ impl Objects {
         }
         let (store, path) = (Arc::clone(&self.store), Path::from(key));
         let action = format!("write {key}");
-        let mut upload = self.wait(&action, async move { store.put_multipart(&path).await })?;
+        let upload = self.wait(&action, async move { store.put_multipart(&path).await })?;
+        // A step that is not waited for any more lets go of it.
+        let upload = Arc::new(Mutex::new(upload));
         let mut bytes = first;
-        loop {
-            let sent = self.wait(&action, upload.put_part(bytes.into()));
+        let outcome = loop {
+            let part = Arc::clone(&upload);
+            let sent = self.wait(&action, async move {
+                let sent = part.lock().await.put_part(bytes.into());
+                sent.await
+            });
             let next = match (sent, is_last) {
-                (Ok(()), true) => break,
+                (Ok(()), true) => break Ok(()),
                 (Ok(()), false) => gather(parts),
                 (Err(error), _) => Err(error),
             };
             match next {
                 Ok(next) => (bytes, is_last) = next,
-                Err(error) => {
-                    // What stays of it has no name; services remove it after a time.
-                    let _ = self.wait(&action, async move { upload.abort().await });
-                    return Err(error);
-                }
+                Err(error) => break Err(error),
             }
-        }
-        self.wait(&action, async move { upload.complete().await.map(drop) })
+        };
+        let completed = Arc::clone(&upload);
+        let complete = async move { completed.lock().await.complete().await.map(drop) };
+        outcome.and_then(|()| self.wait(&action, complete)).inspect_err(|_| {
+            // What stays of it has no name; services remove it after a time.
+            let _ = self.wait(&action, async move { upload.lock().await.abort().await });
+        })
     }
 
     /// Removes an object if it is there.

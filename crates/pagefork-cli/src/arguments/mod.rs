@@ -26,7 +26,7 @@ pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};
 pub(crate) use node::{
     LostArguments, MigrateArguments, NodeAction, NodeArguments, NodeRunArguments,
-    NodeStartArguments, SecondArgument, TrustArguments,
+    NodeSnapshotArguments, NodeStartArguments, SecondArgument, TrustArguments,
 };
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};

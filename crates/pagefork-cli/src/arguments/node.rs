@@ -60,6 +60,8 @@ pub(crate) enum NodeAction {
         #[command(flatten)]
         lost: LostArguments,
     },
+    /// Make an image of a program at a node, in the node's store, while the program runs on
+    Snapshot(NodeSnapshotArguments),
     /// Stop a program at a node, or forget one that has ended
     Stop {
         /// The program
@@ -171,6 +173,32 @@ pub(crate) struct NodeRunArguments {
 
     #[command(flatten)]
     pub(crate) store: StoreArguments,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Others go on from there: here by `restore NODE/NAME`, and `--from NODE/NAME` of `run`, \
+                        `fork` and `serve`, if the node lets this one have images (`node trust --serve` \
+                        there) and its image key is trusted (`node trust --signer` here); at the node by \
+                        `node start --from NAME`. What is in the program's standard streams stays its own. \
+                        The image's hash is printed; give it a name, since images without one are \
+                        removed by `pagefork image gc`."
+)]
+pub(crate) struct NodeSnapshotArguments {
+    /// The name by which the image is found in the node's store; no other image may have it
+    #[arg(short = 'o', long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// How long to wait until the program comes to rest, and closes what no image can have
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    pub(crate) patience: Duration,
+
+    /// Say how long the program rested, how long it took to save the image, and how large it is
+    #[arg(long)]
+    pub(crate) report: bool,
+
+    /// The program: NODE/PROGRAM, by its name or number; without NODE, of the user's own node
+    pub(crate) program: String,
 }
 
 #[derive(Args)]

@@ -39,6 +39,7 @@ pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
         NodeAction::Start(arguments) => return programs::start(arguments),
         NodeAction::Ps { node } => programs::list(node.as_deref()),
         NodeAction::Attach { program, lost } => return programs::attach(program, lost),
+        NodeAction::Snapshot(arguments) => programs::snapshot(arguments),
         NodeAction::Stop { program } => programs::stop(program),
         NodeAction::Reclaim { program } => programs::reclaim(program),
     }?;

@@ -5,15 +5,19 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use pagefork::image::{PublicKey, SecretKey};
 use pagefork_node::{
-    AttachStreams, MemoryPeer, MigrateOptions, NodeError, NodeTimes, PageTimes, ProgramClient,
-    ProgramEnd, ProgramPhase, ProgramSource, ProgramStart, SecondPlace, attach_program,
+    AttachStreams, CaptureOptions, MemoryPeer, MigrateOptions, NodeError, NodeTimes, PageTimes,
+    ProgramClient, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
+    attach_program,
 };
 
 use super::known::KnownNodes;
-use crate::arguments::{LostArguments, MigrateArguments, NodeStartArguments, SecondArgument};
+use crate::arguments::{
+    LostArguments, MigrateArguments, NodeSnapshotArguments, NodeStartArguments, SecondArgument,
+};
 use crate::captured::keys;
 use crate::program;
 use crate::{output, run, show};
@@ -106,6 +110,25 @@ pub(super) fn attach(program: &str, lost: &LostArguments) -> Result<ExitCode, St
 pub(super) fn stop(program: &str) -> Result<(), String> {
     let (reached, program) = ReachedNode::of_program(program)?;
     reached.client()?.stop(program).map_err(|error| reached.failed(&error))
+}
+
+/// Makes an image of a program that runs on.
+pub(super) fn snapshot(arguments: &NodeSnapshotArguments) -> Result<(), String> {
+    let NodeSnapshotArguments { name, patience, report, program } = arguments;
+    let (reached, program) = ReachedNode::of_program(program)?;
+    let options = CaptureOptions { name: name.clone(), patience: *patience };
+    let captured = reached.client()?.snapshot(program, &options);
+    let captured = captured.map_err(|error| reached.failed(&error))?;
+    if *report {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        output::say(format_args!(
+            "{program} rested {:.1} ms; its image of {} bytes was saved in {:.1} ms",
+            ms(captured.rested),
+            captured.size,
+            ms(captured.saving),
+        ));
+    }
+    output::print(format!("{}\n", captured.image))
 }
 
 /// Moves a program to another node.

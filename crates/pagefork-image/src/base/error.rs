@@ -92,6 +92,16 @@ pub enum ImageError {
         /// Its hash.
         hash: ContentHash,
     },
+    /// Another image has the name.
+    #[error(
+        "the name {name:?} is taken: image {image} has it; give another one, or remove it there"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The image that has it.
+        image: ContentHash,
+    },
     /// Something that cannot be removed yet.
     #[error("{what} {hash} is in use: {why}")]
     InUse {

@@ -24,6 +24,51 @@ impl ImageStore {
     /// # Errors
     /// [`ImageError::Invalid`] if it can be no name; [`ImageError::NotFound`]; [`ImageError::Io`].
     pub fn set_name(&self, name: &str, hash: ContentHash) -> Result<(), ImageError> {
+        self.name_if(name, hash, || Ok(()))
+    }
+
+    /// As [`ImageStore::set_name`], unless another image has the name.
+    ///
+    /// # Errors
+    /// As of [`ImageStore::set_name`]; [`ImageError::NameTaken`]: of several that want the name at once, one
+    /// gets it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::{ImageDraft, ImageError, ImageStore, Manifest, PageRuns};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-names-{}", std::process::id()));
+    /// let images = ImageStore::open(&path)?;
+    /// let pages = PageRuns::default();
+    /// let save = |wasi: &[u8]| {
+    ///     images.save(ImageDraft::new(Manifest { wasi: wasi.to_vec(), ..Manifest::default() }, &pages))
+    /// };
+    /// let (first, second) = (save(b"first")?.hash(), save(b"second")?.hash());
+    /// images.set_new_name("ready", first)?;
+    /// images.set_new_name("ready", first)?;
+    /// let taken = images.set_new_name("ready", second).unwrap_err();
+    /// assert!(matches!(taken, ImageError::NameTaken { image, .. } if image == first));
+    /// assert_eq!(images.find("ready")?, first);
+    /// # std::fs::remove_dir_all(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_new_name(&self, name: &str, hash: ContentHash) -> Result<(), ImageError> {
+        self.name_if(name, hash, || match self.names()?.get(name) {
+            Some(image) if *image != hash => {
+                Err(ImageError::NameTaken { name: name.to_owned(), image: *image })
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Gives an image a name, if `check` allows it: nobody changes names meanwhile.
+    fn name_if(
+        &self,
+        name: &str,
+        hash: ContentHash,
+        check: impl FnOnce() -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
         let path = self.name_path(name)?;
         let mut file = self.directory.begin()?;
         file.append(format!("{hash}\n").as_bytes())?;
@@ -32,6 +77,7 @@ impl ImageStore {
         if !self.directory.has(Kind::Image, hash) {
             return Err(ImageError::NotFound { what: "image", hash });
         }
+        check()?;
         file.rename(&path)?;
         drop(held);
         self.directory.sync_directory(&self.names_path())

@@ -1,6 +1,5 @@
 //! The side of a node to which a program moves.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -354,15 +353,17 @@ impl ArrivingProgram {
         if let Some(warm) = &self.warm {
             load = load.over(warm);
         }
-        let (snapshot, mut held) = host.load(found, load)?;
-        held.extend(needed.map(|needed| Box::new(needed) as Box<dyn Any + Send>));
+        let (snapshot, mut pages) = host.load(found, load)?;
+        if let Some(needed) = needed {
+            pages.push(needed);
+        }
         let (record, wasi) = moving(&snapshot)?;
         if record.program != self.offer.program || record.epoch != epoch {
             let why = "what was handed over is another program, or another time of it";
             return Err(TakeFailure::Never(why.to_owned()));
         }
         let streams = ProgramStreams::of_record(record.streams);
-        let ready = host.of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, held)?;
+        let ready = host.of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, pages)?;
         let mut ready = ready;
         let limit = node.options().limits.timeout;
         ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
@@ -391,9 +392,10 @@ impl From<NodeError> for TakeFailure {
     fn from(error: NodeError) -> Self {
         let why = error.to_string();
         match error {
-            NodeError::Io { .. } | NodeError::Handshake { .. } | NodeError::Protocol(_) => {
-                Self::NotYet(why)
-            }
+            NodeError::Io { .. }
+            | NodeError::Handshake { .. }
+            | NodeError::Version { .. }
+            | NodeError::Protocol(_) => Self::NotYet(why),
             // A stream that was cut, also where something else could have followed.
             NodeError::Image(ImageError::Io { .. } | ImageError::Damaged { .. }) => {
                 Self::NotYet(why)

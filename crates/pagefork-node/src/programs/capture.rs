@@ -1,4 +1,4 @@
-//! What is captured of a program that moves, and how it goes on from that.
+//! What is captured of a program, and how one that moves goes on from that.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pagefork_wasi::{OwnDir, ProgramState, SaveError, SessionArchive, WasiState};
 use serde::{Deserialize, Serialize};
 
 use super::host::ProgramHost;
-use super::program::{NodeGuest, ReadyProgram};
+use super::program::{HeldPages, NodeGuest, ReadyProgram};
 use super::streams::StreamsRecord;
 use super::wire::ProgramId;
 
@@ -39,6 +39,9 @@ pub(super) struct CapturedProgram {
     wasi: WasiState,
     /// The files of its session, and their list.
     files: Option<(OwnDir, SessionArchive)>,
+    /// What gives pages that are not here yet, also if the program ends meanwhile.
+    #[expect(dead_code, reason = "they are kept")]
+    pages: HeldPages,
 }
 
 /// Why a program cannot be captured.
@@ -70,7 +73,7 @@ impl ProgramHost {
             saved => (saved.map_err(open_or_failed)?, None),
         };
         let snapshot = ready.store.snapshot().map_err(failed)?;
-        Ok(CapturedProgram { snapshot, wasi, files })
+        Ok(CapturedProgram { snapshot, wasi, files, pages: ready.pages.clone() })
     }
 
     /// The program of an image that came with a [`MovingRecord`].
@@ -104,7 +107,16 @@ impl CapturedProgram {
         images: &ImageStore,
         signer: &SecretKey,
     ) -> Result<ContentHash, String> {
-        self.save_by(record, signer, |options| self.snapshot.save(images, options))
+        self.save_by(Some(record), signer, |options| self.snapshot.save(images, options))
+    }
+
+    /// Saves the program alone, as any command goes on with it: with streams of its own.
+    pub(super) fn save_alone(
+        &self,
+        images: &ImageStore,
+        signer: &SecretKey,
+    ) -> Result<ContentHash, String> {
+        self.save_by(None, signer, |options| self.snapshot.save(images, options))
     }
 
     /// Saves what has changed since `parent`, in memory. Returns the bytes of the image, of which each
@@ -117,7 +129,7 @@ impl CapturedProgram {
         signer: &SecretKey,
         show: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(ContentHash, Arc<Vec<u8>>), String> {
-        self.save_by(record, signer, |options| {
+        self.save_by(Some(record), signer, |options| {
             self.snapshot.save_beside_in_parts(images, options.delta_of(parent), show)
         })
     }
@@ -130,18 +142,20 @@ impl CapturedProgram {
 
     fn save_by<T>(
         &self,
-        record: &MovingRecord,
+        record: Option<&MovingRecord>,
         signer: &SecretKey,
         save: impl FnOnce(SaveOptions<'_>) -> pagefork::Result<T>,
     ) -> Result<T, String> {
         let state = ProgramState { wasi: self.wasi.clone(), written: Vec::new() };
         let failed = |error: pagefork::Error| format!("{error:#}");
-        let record =
-            postcard::to_extend(record, vec![VERSION]).map_err(|error| error.to_string())?;
+        let record = record.map(|record| postcard::to_extend(record, vec![VERSION]));
+        let record = record.transpose().map_err(|error| error.to_string())?;
         let mut options = SaveOptions::new()
             .state(state.to_bytes().map_err(failed)?)
-            .sign_with(std::slice::from_ref(signer))
-            .attach("moving", KIND, &record);
+            .sign_with(std::slice::from_ref(signer));
+        if let Some(record) = &record {
+            options = options.attach("moving", KIND, record);
+        }
         if let Some((_, archive)) = &self.files {
             options = archive.attach(options);
         }

@@ -12,6 +12,7 @@ use crate::fetch::{MemoryPeer, reach};
 use crate::identity::Protocol;
 
 use super::moving::{MigrateOptions, MigrateReport};
+use super::snapshots::{CaptureOptions, CaptureReport};
 use super::wire::{
     ClientRequest, Inbox, NONSENSE, NodeReply, PART, ProgramId, ProgramInfo, ProgramSource,
     ProgramStart, encode, nonsense,
@@ -283,6 +284,39 @@ impl ProgramClient {
             ClientRequest::Migrate { program: program_name, to, rounds, patience, second };
         match self.link.ask(&request, program)? {
             NodeReply::Migrated(report) => Ok(report),
+            _ => Err(self.link.strange()),
+        }
+    }
+
+    /// Makes an image of a program in the node's store, while the program runs on: from there it is fetched
+    /// as any image is, by who may have images of the node. What the node does is
+    /// [`ProgramNode::snapshot`](crate::ProgramNode::snapshot); it does so to the end if this client is gone
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As of [`ProgramClient::connect`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use pagefork_node::{CaptureOptions, NodeError, ProgramClient};
+    ///
+    /// # fn example(client: &mut ProgramClient) -> Result<(), NodeError> {
+    /// let options = CaptureOptions { name: Some("half-way".to_owned()), ..CaptureOptions::default() };
+    /// let report = client.snapshot("counter", &options)?;
+    /// println!("image {}; it rested {:?}", report.image, report.rested);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn snapshot(
+        &mut self,
+        program: &str,
+        options: &CaptureOptions,
+    ) -> Result<CaptureReport, NodeError> {
+        let CaptureOptions { name, patience } = options.clone();
+        let request = ClientRequest::Snapshot { program: program.to_owned(), name, patience };
+        match self.link.ask(&request, program)? {
+            NodeReply::Captured(report) => Ok(report),
             _ => Err(self.link.strange()),
         }
     }

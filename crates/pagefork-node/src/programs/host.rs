@@ -1,6 +1,5 @@
 //! How a program begins at a node: from a module, or from an image.
 
-use std::any::Any;
 use std::fmt;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -15,7 +14,7 @@ use crate::fetch::MemoryPeer;
 use crate::place::ImagePlace;
 use crate::start::{FoundImage, StartOptions, start_image};
 
-use super::program::{NodeGuest, ReadyProgram};
+use super::program::{HeldPages, NodeGuest, ReadyProgram};
 use super::streams::ProgramStreams;
 use super::wire::{ProgramSource, ProgramStart};
 
@@ -215,17 +214,16 @@ impl ProgramHost {
         }
         let names = start.directories.iter().map(|name| (&name[..], Permissions::ReadWrite));
         self.share(&mut builder, names)?;
-        let mut held: Vec<Box<dyn Any + Send>> = Vec::new();
         self.pass_sockets(&mut builder, start.sockets)?;
+        let mut files = None;
         if !start.sessions.is_empty() {
-            let own = self.own_directory()?;
+            let own = files.insert(self.own_directory()?);
             for (number, guest) in start.sessions.iter().enumerate() {
                 let host = own.path().join(number.to_string());
                 std::fs::create_dir(&host)
                     .map_err(|error| format!("no place for its files: {error}"))?;
                 builder.session_dir(&host, guest.clone()).map_err(|error| error.to_string())?;
             }
-            held.push(Box::new(own));
         }
         let ctx = builder.build().map_err(|error| error.to_string())?;
         let mut store = Store::new(&self.options.engine, NodeGuest { ctx });
@@ -242,7 +240,8 @@ impl ProgramHost {
              command (`wasm32-wasip1`)",
         )?;
         let sessions = start.sessions.clone();
-        Ok(ReadyProgram { store, start: Some(function), sessions, held })
+        let (start, pages) = (Some(function), HeldPages::default());
+        Ok(ReadyProgram { store, start, sessions, pages, files })
     }
 
     fn of_image(
@@ -271,36 +270,40 @@ impl ProgramHost {
                 FoundImage::Here(found.map_err(|error| failed(&error))?)
             }
         };
-        let (snapshot, held) = self.load(found, options).map_err(|error| failed(&error))?;
+        let (snapshot, pages) = self.load(found, options).map_err(|error| failed(&error))?;
         let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| failed(&error))?;
-        self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, held)
+        self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, pages)
             .map_err(|error| failed(&error))
     }
 
-    /// Loads an image. Returns also what it depends on.
+    /// Loads an image. Returns also what its pages depend on.
     pub(super) fn load(
         &self,
         found: FoundImage,
         options: LoadOptions<'_>,
-    ) -> Result<(Snapshot<NodeGuest>, Vec<Box<dyn Any + Send>>), String> {
+    ) -> Result<(Snapshot<NodeGuest>, HeldPages), String> {
         let images = &self.options.images;
-        let (snapshot, held): (_, Box<dyn Any + Send>) = match found {
+        let mut pages = HeldPages::default();
+        let snapshot = match found {
             // What is beside the store is small.
             FoundImage::Here(image) if image.chain().tip().file().is_none() => {
                 let snapshot = Snapshot::load_stored(&self.linker, images, image.clone(), options);
-                (snapshot, Box::new(image))
+                pages.push(image);
+                snapshot
             }
             FoundImage::Here(image) => {
                 let snapshot = Snapshot::load(&self.linker, images, image.hash(), options);
-                (snapshot, Box::new(image))
+                pages.push(image);
+                snapshot
             }
             FoundImage::Coming(coming) => {
                 let image = coming.image();
                 let snapshot = Snapshot::load_incomplete(&self.linker, image, images, options);
-                (snapshot, Box::new(coming))
+                pages.push(coming);
+                snapshot
             }
         };
-        Ok((snapshot.map_err(|error| format!("{error:#}"))?, vec![held]))
+        Ok((snapshot.map_err(|error| format!("{error:#}"))?, pages))
     }
 
     /// Loads a state of a program that went ahead, over the one that came before it.
@@ -325,17 +328,17 @@ impl ProgramHost {
         wasi: &WasiState,
         streams: &Arc<ProgramStreams>,
         has_sockets: bool,
-        mut held: Vec<Box<dyn Any + Send>>,
+        pages: HeldPages,
     ) -> Result<ReadyProgram, String> {
         let mut builder = self.builder(streams);
         self.pass_sockets(&mut builder, has_sockets)?;
         self.share(&mut builder, wasi.preopens())?;
+        let mut files = None;
         if wasi.session_dirs().next().is_some() {
-            let own = self.own_directory()?;
+            let own = files.insert(self.own_directory()?);
             let captured = own.path().join("captured");
             let taken = builder.session_files_from(snapshot, wasi, captured, own.path());
             taken.map_err(|error| format!("{error:#}"))?;
-            held.push(Box::new(own));
         }
         let restored = builder.restore(wasi).map_err(|error| error.to_string())?;
         for notice in &restored.notices {
@@ -355,7 +358,7 @@ impl ProgramHost {
         match store.suspended() {
             Some(_) => {
                 let sessions = wasi.session_dirs().map(str::to_owned).collect();
-                Ok(ReadyProgram { store, start: None, sessions, held })
+                Ok(ReadyProgram { store, start: None, sessions, pages, files })
             }
             None => Err("no program is running in this image".to_owned()),
         }

@@ -58,6 +58,11 @@ pub(super) fn place_name(node: &PublicKey, image: ContentHash) -> String {
     format!("{}{image}", second_prefix(node))
 }
 
+/// Whether a name may be one of these, of this node or another one.
+pub(super) fn is_reserved(name: &str) -> bool {
+    name.starts_with("moving-") || name.starts_with("kept-")
+}
+
 fn moving_prefix(node: &PublicKey) -> String {
     format!("moving-{}-", &node.to_string()[..16])
 }

@@ -23,6 +23,7 @@ mod node;
 mod program;
 mod records;
 mod session;
+mod snapshots;
 mod streams;
 mod wire;
 
@@ -31,7 +32,8 @@ pub use client::ProgramClient;
 pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
 pub use moving::{MigrateOptions, MigrateReport};
 pub use node::ProgramNode;
-pub(crate) use session::serve;
+pub(crate) use session::{refuse, serve};
+pub use snapshots::{CaptureOptions, CaptureReport};
 pub use wire::{
     ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
 };

@@ -23,7 +23,7 @@ use super::client::NodeLink;
 use super::host::random;
 use super::kept::{self, KeptImage};
 use super::node::ProgramNode;
-use super::program::{AfterRest, NodeGuest, NodeProgram, ReadyProgram};
+use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::records::LeavingRecord;
 use super::wire::{
     ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
@@ -173,6 +173,7 @@ pub(super) fn begin(
     to: PublicKey,
     mut options: MigrateOptions,
 ) -> Result<Arc<MoveControl>, String> {
+    options.patience = options.patience.min(PATIENCE_MAX);
     match &options.second {
         // Before anything is sent: it would be known too late that nothing can be kept there.
         Some(SecondPlace::Objects(url)) => drop(node.options().place(url)?),

@@ -15,8 +15,9 @@ use super::arriving::{self, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
 use super::kept::{self, KeptImage};
 use super::moving::{self, MigrateOptions, MigrateReport, MoveControl};
-use super::program::NodeProgram;
+use super::program::{NodeProgram, PATIENCE_MAX};
 use super::records::{AllRecords, ArrivingRecord, LeavingRecord, MoveRecords};
+use super::snapshots::{self, CaptureOptions, CaptureReport};
 use super::streams::ProgramStreams;
 use super::wire::{ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart};
 
@@ -384,7 +385,7 @@ impl ProgramNode {
             return Err("it is there already".to_owned());
         }
         let program = self.find(program)?;
-        let patience = options.patience;
+        let patience = options.patience.min(PATIENCE_MAX);
         let control = moving::begin(self, &program, to, options)?;
         loop {
             match (control.outcome(patience), program.phase()) {
@@ -399,6 +400,26 @@ impl ProgramNode {
                 (None, _) => {}
             }
         }
+    }
+
+    /// Makes an image of a program in the node's store, from which others go on as from any image. The
+    /// program runs on, and rests only for as long as it takes to capture it. What is in its standard
+    /// streams stays its own. Pages of it that are at other nodes come first.
+    ///
+    /// # Errors
+    /// Why there is no image: there is no such program, it does not run here, it has ended meanwhile, it
+    /// has something open that no image can have, another image has the name, or the image cannot be
+    /// written. The program runs as it did.
+    ///
+    /// # Examples
+    ///
+    /// See [`ProgramClient::snapshot`](crate::ProgramClient::snapshot).
+    pub fn snapshot(
+        &self,
+        program: &str,
+        options: &CaptureOptions,
+    ) -> Result<CaptureReport, String> {
+        snapshots::capture(self, program, options)
     }
 
     /// An operator knows that a program that was handed over is not its target's, and has it go on
@@ -445,11 +466,11 @@ impl ProgramNode {
         let image = image.ok_or("what was handed over is not known any more")?;
         let found = options.images.load(image).map_err(|error| error.to_string())?;
         let load = LoadOptions::new().trust(TrustedKeys::from_iter([options.image_key.public()]));
-        let (snapshot, held) = self.host().load(FoundImage::Here(found), load)?;
+        let (snapshot, pages) = self.host().load(FoundImage::Here(found), load)?;
         let (record, wasi) = arriving::moving(&snapshot)?;
         let streams = ProgramStreams::of_record(record.streams);
         let ready =
-            self.host().of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, held)?;
+            self.host().of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, pages)?;
         // In its place: clients find it by its number.
         let (name, phase) = (program.name.clone(), ProgramPhase::Running);
         let again = NodeProgram::new(program.id, name, program.owner, streams, phase);

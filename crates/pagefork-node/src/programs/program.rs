@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pagefork::{CallProgress, Error, Func, InterruptHandle, Store, Trap, TrapCode};
 use pagefork_image::PublicKey;
-use pagefork_wasi::{Exit, WasiCtx};
+use pagefork_wasi::{Exit, OwnDir, WasiCtx};
 
 use super::streams::ProgramStreams;
 use super::wire::{ClientId, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
@@ -18,6 +18,10 @@ use super::wire::{ClientId, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
 /// Between two requests that a program stop or rest: one that comes while none of its code runs is
 /// forgotten.
 const NUDGE: Duration = Duration::from_millis(1);
+
+/// Nobody waits longer for a program, whatever was said: a time that far is as good as none, and can be
+/// added to any.
+pub(super) const PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The data of a program's store.
 #[derive(Debug)]
@@ -32,9 +36,27 @@ pub(super) struct ReadyProgram {
     pub(super) start: Option<Func>,
     /// Directories of its session, by the names that it knows them by.
     pub(super) sessions: Vec<String>,
-    /// What it depends on until it has ended.
-    #[expect(dead_code, reason = "it is kept")]
-    pub(super) held: Vec<Box<dyn Any + Send>>,
+    /// What gives its pages, until it has ended and all is saved that was captured of it.
+    pub(super) pages: HeldPages,
+    /// Its files, until it has ended.
+    #[expect(dead_code, reason = "they are kept")]
+    pub(super) files: Option<OwnDir>,
+}
+
+/// What pages depend on that are not in this process yet.
+#[derive(Clone, Default)]
+pub(super) struct HeldPages(Vec<Arc<dyn Any + Send + Sync>>);
+
+impl HeldPages {
+    pub(super) fn push(&mut self, held: impl Any + Send + Sync) {
+        self.0.push(Arc::new(held));
+    }
+}
+
+impl fmt::Debug for HeldPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldPages").field("count", &self.0.len()).finish()
+    }
 }
 
 impl fmt::Debug for ReadyProgram {
@@ -53,6 +75,8 @@ pub(super) enum AfterRest {
     GoesOn,
     /// It rests until the next job.
     Rests,
+    /// It rests on if it did, and runs on if it did: the job decides nothing.
+    AsBefore,
     /// It does not run here any more.
     Leaves(ProgramPhase),
 }
@@ -277,6 +301,7 @@ impl NodeProgram {
             drop(life);
             match job?(ready) {
                 AfterRest::GoesOn => stays = false,
+                AfterRest::AsBefore => {}
                 AfterRest::Rests => stays = true,
                 AfterRest::Leaves(phase) => return Some(phase),
             }
@@ -331,7 +356,8 @@ impl NodeProgram {
         let job: RestJob = Box::new(move |ready| {
             // It begins, or who waits for it gives up: one of the two.
             if !std::mem::take(&mut *wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
-                return AfterRest::GoesOn;
+                // Who gave it up knows nothing of what has become of the program since.
+                return AfterRest::AsBefore;
             }
             let (after, result) = job(ready);
             let _ = sender.send(result);

@@ -20,6 +20,7 @@ use super::moving::MigrateOptions;
 use super::node::ProgramNode;
 use super::program::{NodeProgram, shortened};
 use super::records::ArrivingRecord;
+use super::snapshots::CaptureOptions;
 use super::streams::WrongPosition;
 use super::wire::{
     ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart,
@@ -63,6 +64,16 @@ pub(crate) fn serve(
         is_over: false,
     };
     session.serve().map_err(NodeError::io(format!("talk to client {peer}")))
+}
+
+/// Says why a client is not served, in words that those of every version understand.
+///
+/// # Errors
+/// If the connection is lost.
+pub(crate) fn refuse(mut duplex: Duplex, why: &str, times: &NodeTimes) -> io::Result<()> {
+    // The first kind of answer in every version.
+    duplex.push(Lane::Control, encode(&NodeReply::Refused(why.to_owned())));
+    duplex.end_and_drain(Instant::now() + times.idle)
 }
 
 /// A connection with a client.
@@ -245,6 +256,14 @@ impl ProgramSession<'_> {
                         Err(why) => NodeReply::Refused(shortened(why)),
                     }
                 })
+            }
+            ClientRequest::Snapshot { program, name, patience } => {
+                self.work(move |node| {
+                    match node.snapshot(&program, &CaptureOptions { name, patience }) {
+                        Ok(report) => NodeReply::Captured(report),
+                        Err(why) => NodeReply::Refused(shortened(why)),
+                    }
+                });
             }
             ClientRequest::Needs(image) => {
                 let is_needed = self.node.needs(&image);

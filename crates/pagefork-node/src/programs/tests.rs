@@ -10,6 +10,7 @@ use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
 use pagefork_postcopy::Lane;
 
 use super::client::NodeLink;
+use super::program::{AfterRest, ReadyProgram};
 use super::streams::STREAM_BYTES;
 use super::wire::{
     ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode,
@@ -321,4 +322,72 @@ fn a_node_that_refuses_takes_what_was_on_its_way() {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(matches!(next(&mut link), Some(NodeReply::Refused(_))));
+}
+
+/// A program that prints bytes for ever.
+fn talking() -> ProgramStart {
+    let module = wat::parse_str(
+        r#"(module
+        (import "wasi_snapshot_preview1" "fd_write"
+            (func $write (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 0) "\10\00\00\00\01\00\00\00")
+        (func (export "_start") (loop $again
+            (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+            (br $again))))"#,
+    );
+    ProgramStart::new("talking", ProgramSource::Module(module.unwrap()))
+}
+
+#[test]
+fn a_program_that_rests_goes_on_by_nobodys_job_but_who_decides_that() {
+    let (node, _) = node("rests", Transport::Tls);
+    node.start(&talking()).unwrap();
+    let program = node.find("talking").unwrap();
+    let patience = Duration::from_secs(60);
+    program.at_rest(patience, |_| (AfterRest::Rests, ())).unwrap();
+    let printed = || {
+        let mut at = program.streams.output_starts();
+        loop {
+            let bytes = program.streams.output_from(0, at[0], PART);
+            if bytes.is_empty() {
+                break;
+            }
+            at[0] += bytes.len() as u64;
+        }
+        // There is room for more.
+        program.streams.forget_output(at).unwrap();
+        at[0]
+    };
+    let before = printed();
+    let rests = || {
+        thread::sleep(Duration::from_millis(30));
+        assert_eq!(printed(), before, "it has gone on");
+    };
+    rests();
+    // What only looks at it.
+    program.at_rest(patience, |_| (AfterRest::AsBefore, ())).unwrap();
+    rests();
+    // What was given up before it began, and begins later.
+    let (started, has_started) = mpsc::channel();
+    let long = move |_: &mut ReadyProgram| {
+        started.send(()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        (AfterRest::AsBefore, ())
+    };
+    let other = Arc::clone(&program);
+    let waits = thread::spawn(move || other.at_rest(patience, long).unwrap());
+    has_started.recv().unwrap();
+    let given_up = program.at_rest(Duration::ZERO, |_| (AfterRest::GoesOn, ()));
+    assert!(given_up.unwrap_err().contains("did not come to rest"));
+    waits.join().unwrap();
+    rests();
+    // Who decides it.
+    program.at_rest(patience, |_| (AfterRest::GoesOn, ())).unwrap();
+    let begun = Instant::now();
+    while printed() == before {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not go on");
+        thread::sleep(Duration::from_millis(1));
+    }
+    node.stop("talking", patience).unwrap();
 }

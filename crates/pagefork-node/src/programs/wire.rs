@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::moving::MigrateReport;
+use super::snapshots::CaptureReport;
 
 /// Bytes of a message at most, its length not counted.
 pub(super) const MESSAGE_MAX: usize = 256 << 10;
@@ -276,6 +277,12 @@ pub(super) enum ClientRequest {
     },
     /// Of a node: whether a program that has moved here may need pages of this image.
     Needs(ContentHash),
+    /// An image is to be made of a program, which runs on.
+    Snapshot {
+        program: String,
+        name: Option<String>,
+        patience: Duration,
+    },
 }
 
 /// Of a node.
@@ -317,6 +324,8 @@ pub(super) enum NodeReply {
     Needed(bool),
     /// A program is at the node to which it was to move.
     Migrated(MigrateReport),
+    /// There is an image of a program.
+    Captured(CaptureReport),
 }
 
 /// Keys as their bytes.

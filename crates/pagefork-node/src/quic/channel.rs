@@ -10,7 +10,7 @@ use pagefork_postcopy::Lane;
 use rustls::ClientConfig;
 
 use crate::base::NodeTimes;
-use crate::identity::Protocol;
+use crate::identity::{AgreedProtocol, Protocol};
 use crate::poll::{again, overdue};
 
 use super::config;
@@ -66,7 +66,7 @@ impl QuicChannel {
     }
 
     /// What both sides speak.
-    pub(crate) fn protocol(&self) -> Option<Protocol> {
+    pub(crate) fn protocol(&self) -> Option<AgreedProtocol> {
         self.link.protocol()
     }
 

@@ -18,7 +18,7 @@ use quinn_proto::{
 use rustix::event::{PollFd, PollFlags};
 use rustls::pki_types::CertificateDer;
 
-use crate::identity::{self, Protocol};
+use crate::identity::{self, AgreedProtocol};
 use crate::poll::{again, overdue, wait_at_most};
 
 use super::config;
@@ -168,10 +168,10 @@ impl QuicLink {
     }
 
     /// What both sides speak.
-    pub(super) fn protocol(&self) -> Option<Protocol> {
+    pub(super) fn protocol(&self) -> Option<AgreedProtocol> {
         let data = self.connection.crypto_session().handshake_data()?;
         let data = data.downcast::<HandshakeData>().ok()?;
-        Protocol::negotiated(data.protocol.as_deref())
+        AgreedProtocol::of_name(data.protocol.as_deref())
     }
 
     /// The key of the other side.

@@ -18,6 +18,8 @@ use crate::strangers::{TRANSPORTS, stranger};
 /// What a memory node does that does not do as it should.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
+    /// Nothing: it does as it should.
+    Nothing,
     /// It changes a bit of each group that is asked for.
     Bytes,
     /// It gives another group.
@@ -130,5 +132,58 @@ fn lie(transport: Transport) {
             _ => assert!(matches!(error, NodeError::Protocol(_)), "{error}"),
         }
         assert!(*wants.2.lock().unwrap(), "who waits is told");
+    }
+}
+
+/// Wants two groups at a time; who wants the next two begins to wait while these are put in their places.
+#[derive(Debug)]
+struct Pairs(Mutex<Vec<u64>>, OwnedFd);
+
+impl PageSink for Pairs {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        let _ = rustix::io::read(&self.1, &mut [0; 8]);
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
+        if group % 2 == 0 && group + 2 < 64 {
+            self.0.lock().unwrap().extend([group + 2, group + 3]);
+            rustix::io::write(&self.1, &1_u64.to_ne_bytes()).unwrap();
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, why: &NodeError) {
+        panic!("{why}")
+    }
+}
+
+#[test]
+fn who_begins_to_wait_while_groups_are_put_in_their_places_is_asked_for_at_once() {
+    for transport in TRANSPORTS {
+        let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+        let own = SecretKey::from_seed([2; 32]);
+        // Nothing else is said meanwhile: a third of it goes by before this side says that it is there.
+        let node = NodeTimes { idle: Duration::from_secs(120), ..NodeTimes::default() };
+        let times = PageTimes { node, ..PageTimes::default() };
+        let plan = FetchPlan {
+            background: false,
+            stride: false,
+            neighbours: false,
+            ..FetchPlan::default()
+        };
+        let peer = liar(transport, Lie::Nothing);
+        let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+        let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let pairs = Arc::new(Pairs(Mutex::new(vec![0, 1]), signal));
+        let fetch = image.fetch_into(pairs).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(fetch.join()));
+        let fetched = receiver.recv_timeout(Duration::from_secs(60));
+        fetched.expect("a group that is waited for is not asked for").unwrap();
     }
 }

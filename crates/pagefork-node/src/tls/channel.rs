@@ -8,7 +8,7 @@ use pagefork_image::PublicKey;
 use rustls::Connection;
 
 use crate::base::NodeTimes;
-use crate::identity::{self, Protocol};
+use crate::identity::{self, AgreedProtocol};
 use crate::poll::overdue;
 
 /// A socket whose every wait is limited.
@@ -92,8 +92,8 @@ impl TlsChannel {
     }
 
     /// What both sides speak.
-    pub(crate) fn protocol(&self) -> Option<Protocol> {
-        Protocol::negotiated(self.connection.alpn_protocol())
+    pub(crate) fn protocol(&self) -> Option<AgreedProtocol> {
+        AgreedProtocol::of_name(self.connection.alpn_protocol())
     }
 
     /// The key of the other side.

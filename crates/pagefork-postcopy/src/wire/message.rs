@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::wire::body::GroupBody;
 use crate::wire::migration::MigrationMessage;
 
-/// Version of the protocol: both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// Version of the protocol: both sides must have the same. It is raised whenever a message changes, or one is
+/// added. 2: groups say how long they took.
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// A message. The order of the variants is their number in bytes; [`FrameDecoder`] has an example.
 ///

@@ -9,6 +9,7 @@ use pagefork_image::SecretKey;
 
 use super::*;
 use crate::base::NodeTimes;
+use crate::identity::Protocol;
 use crate::quic::listener::QuicListener;
 
 const TIMES: NodeTimes =
