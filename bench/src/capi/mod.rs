@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
@@ -198,6 +199,36 @@ enum Form {
     Slices,
     Raw,
     Closures,
+    /// Closures that call a C function: what it costs to call one at all is in it.
+    Pointers,
+    /// The same on cells.
+    RawPointers,
+}
+
+type SumOfThree = extern "C" fn(*const c_void, i32, i32, i32, i32, i32) -> i32;
+type OnCells = extern "C" fn(*const c_void, *mut ValRaw) -> *const c_void;
+
+extern "C" fn seven(_: *const c_void) -> i64 {
+    7
+}
+
+extern "C" fn sum_of_three(_: *const c_void, a: i32, _: i32, c: i32, d: i32, _: i32) -> i32 {
+    a + c + d
+}
+
+extern "C" fn set_seven(_: *const c_void, cells: *mut ValRaw) -> *const c_void {
+    // SAFETY: who calls gives at least one cell.
+    unsafe { *cells = ValRaw::i64(7) };
+    ptr::null()
+}
+
+extern "C" fn set_sum(_: *const c_void, cells: *mut ValRaw) -> *const c_void {
+    // SAFETY: who calls gives five cells.
+    unsafe {
+        let number = |at: usize| (*cells.add(at)).get_i32();
+        *cells = ValRaw::i32(number(0) + number(2) + number(3));
+    }
+    ptr::null()
 }
 
 fn own_linker(engine: &Engine, form: Form) -> Linker<()> {
@@ -211,6 +242,33 @@ fn own_linker(engine: &Engine, form: Form) -> Linker<()> {
             let many = |_: Caller<'_, ()>, a: i32, _: i32, c: i32, d: i32, _: i32| a + c + d;
             linker.func_wrap("host", "many", many).expect("a new name");
         }
+        Form::Pointers => {
+            let (seven, sum) =
+                (black_box(seven as extern "C" fn(_) -> _), black_box(sum_of_three as SumOfThree));
+            let seven = move |_: Caller<'_, ()>| seven(ptr::null());
+            linker.func_wrap("host", "i64", seven).expect("a new name");
+            let many = move |_: Caller<'_, ()>, a: i32, b: i32, c: i32, d: i32, e: i32| {
+                sum(ptr::null(), a, b, c, d, e)
+            };
+            linker.func_wrap("host", "many", many).expect("a new name");
+        }
+        // SAFETY: the C functions leave results of the functions' types.
+        Form::RawPointers => unsafe {
+            let on_cells = |function: OnCells| {
+                let function = black_box(function);
+                move |_: Caller<'_, ()>, cells: &mut [ValRaw]| match function(
+                    ptr::null(),
+                    cells.as_mut_ptr(),
+                )
+                .is_null()
+                {
+                    true => Ok(()),
+                    false => Err(pagefork::Error::msg("it has failed")),
+                }
+            };
+            linker.func_new_unchecked("host", "i64", no, on_cells(set_seven)).expect("a new name");
+            linker.func_new_unchecked("host", "many", many, on_cells(set_sum)).expect("a new name");
+        },
         Form::Slices => {
             let set = |_: Caller<'_, ()>, _: &[Val], results: &mut [Val]| {
                 results[0] = Val::I64(7);
@@ -360,6 +418,7 @@ pub fn run(size: Size) -> Report {
     let own = |form| RefCell::new(OwnCalls::new(&engine, &module, form));
     let (values, raw) = (own(Form::Slices), own(Form::Raw));
     let typed = own(Form::Closures);
+    let (pointers, raw_pointers) = (own(Form::Pointers), own(Form::RawPointers));
     let effort = Effort::short(size);
     let mut grid = Grid::new("calls", 3, COLUMNS);
     let c = |side: *mut c_void, name: &CStr, function: c_int| -> Box<dyn FnMut() -> u64> {
@@ -374,6 +433,20 @@ pub fn run(size: Size) -> Report {
         ];
         // It has none that are typed.
         line(&mut grid, &format!("{name}: typed"), effort, expected, done, ways);
+        if done > 1.0 {
+            ways = vec![
+                (COLUMNS[1], c(ours, c"pagefork_typed_calls", function)),
+                (COLUMNS[2], Box::new(|| pointers.borrow_mut().typed(function))),
+            ];
+            let typed = format!("{name}: typed, a C function in Rust, too");
+            line(&mut grid, &typed, effort, expected, done, ways);
+            ways = vec![
+                (COLUMNS[1], c(ours, c"pagefork_raw_calls", function)),
+                (COLUMNS[2], Box::new(|| raw_pointers.borrow_mut().raw(function))),
+            ];
+            let cells = format!("{name}: cells, a C function in Rust, too");
+            line(&mut grid, &cells, effort, expected, done, ways);
+        }
         ways = vec![
             (COLUMNS[1], c(ours, c"pagefork_raw_calls", function)),
             (COLUMNS[2], Box::new(|| raw.borrow_mut().raw(function))),
