@@ -10,33 +10,12 @@ use pagefork_postcopy::Lane;
 use super::*;
 use crate::address::Transport;
 use crate::duplex::Duplex;
-use crate::programs::{KnownPeers, ProgramClient, ProgramNode, ProgramNodeOptions};
+use crate::programs::{ProgramClient, ProgramNode, ProgramNodeOptions};
 use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
-use crate::strangers::{TRANSPORTS, free, stranger_of};
+use crate::strangers::{AnyPeer, TRANSPORTS, free, stranger_of};
 
 /// What a node of the first version offers.
 const OLD: [&[u8]; 3] = [b"pagefork-images/1", b"pagefork-pages/1", b"pagefork-programs/1"];
-
-#[derive(Debug)]
-struct Open;
-
-impl KnownPeers for Open {
-    fn may_run(&self, _: &PublicKey) -> bool {
-        true
-    }
-
-    fn named(&self, _: &str) -> Option<MemoryPeer> {
-        None
-    }
-
-    fn with_key(&self, _: &PublicKey) -> Option<MemoryPeer> {
-        None
-    }
-
-    fn signers(&self) -> Result<TrustedKeys, String> {
-        Ok(TrustedKeys::default())
-    }
-}
 
 /// A node, the keys of which are its own and those of who connects, and what it tells of that.
 fn node(transport: Transport) -> (MemoryPeer, SecretKey, mpsc::Receiver<String>) {
@@ -48,7 +27,7 @@ fn node(transport: Transport) -> (MemoryPeer, SecretKey, mpsc::Receiver<String>)
         Engine::default(),
         images.clone(),
         key.clone(),
-        Arc::new(Open),
+        Arc::new(AnyPeer),
         &path,
     );
     let mut options = ServeOptions::new(key.clone());

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::Engine;
-use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
+use pagefork_image::{ImageStore, SecretKey};
 use pagefork_postcopy::Lane;
 
 use super::client::NodeLink;
@@ -15,34 +15,13 @@ use super::streams::STREAM_BYTES;
 use super::wire::{
     ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode,
 };
-use super::{KnownPeers, ProgramNode, ProgramNodeOptions};
+use super::{ProgramNode, ProgramNodeOptions};
 use crate::address::Transport;
 use crate::base::NodeTimes;
 use crate::duplex::Duplex;
 use crate::fetch::MemoryPeer;
 use crate::serve::{MemoryServer, ServeOptions};
-use crate::strangers::{TRANSPORTS, free, stranger};
-
-#[derive(Debug)]
-struct Open;
-
-impl KnownPeers for Open {
-    fn may_run(&self, _: &PublicKey) -> bool {
-        true
-    }
-
-    fn named(&self, _: &str) -> Option<MemoryPeer> {
-        None
-    }
-
-    fn with_key(&self, _: &PublicKey) -> Option<MemoryPeer> {
-        None
-    }
-
-    fn signers(&self) -> Result<TrustedKeys, String> {
-        Ok(TrustedKeys::default())
-    }
-}
+use crate::strangers::{AnyPeer, TRANSPORTS, free, stranger};
 
 const IDLE: Duration = Duration::from_millis(1500);
 
@@ -62,7 +41,7 @@ fn node_with(name: &str, transport: Transport, times: NodeTimes) -> (ProgramNode
     let key = SecretKey::from_seed([1; 32]);
     let engine = Engine::default();
     let options =
-        ProgramNodeOptions::new(engine, images.clone(), key.clone(), Arc::new(Open), &path);
+        ProgramNodeOptions::new(engine, images.clone(), key.clone(), Arc::new(AnyPeer), &path);
     let node = ProgramNode::new(options).unwrap();
     let mut serve = ServeOptions::new(key.clone());
     serve.programs = Some(node.clone());
