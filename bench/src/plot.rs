@@ -30,13 +30,7 @@ pub fn dots(title: &str, grid: &Grid) -> String {
     let legend = bottom + 48.0;
     let height = legend + LEGEND_LINE * (grid.columns.len().div_ceil(LEGEND_COLUMNS)) as f64;
     let width = LABELS + FIELD + 30.0;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"8\" y=\"18\" font-weight=\"bold\">{}</text>\n",
-        escape(title)
-    );
+    let mut text = head(title, width, height);
     for (value, label) in axis.ticks() {
         let x = axis.place(value);
         put(
@@ -85,6 +79,92 @@ pub fn dots(title: &str, grid: &Grid) -> String {
     text + "</svg>\n"
 }
 
+/// Times that grow with something: a line of a drawing, with a point for each of its values, from left to
+/// right.
+pub struct Curve {
+    /// What it is called.
+    pub name: String,
+    /// Whether it is Pagefork.
+    pub is_ours: bool,
+    /// A value, and the tenth, fiftieth and ninetieth percentile of its times, in nanoseconds.
+    pub points: Vec<(f64, [f64; 3])>,
+}
+
+/// Draws how times grow with `what`. Both axes are logarithmic. Marks of Pagefork are round, others square.
+pub fn curves(title: &str, what: &str, curves: &[Curve]) -> String {
+    const HEIGHT: f64 = 300.0;
+    const LEFT: f64 = 70.0;
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let across = Axis::of(points().map(|(value, _)| *value));
+    let up = Axis::of(points().flat_map(|(_, times)| times.iter().copied()));
+    let bottom = TOP + HEIGHT;
+    let x = |value: f64| across.place(value) - LABELS + LEFT;
+    let y = |time: f64| bottom - (up.place(time) - LABELS) / FIELD * HEIGHT;
+    let (width, height) = (LEFT + FIELD + 30.0, bottom + 48.0 + LEGEND_LINE * curves.len() as f64);
+    let mut text = head(title, width, height);
+    for (value, _) in across.ticks() {
+        let x = x(value);
+        let (below, label) = (bottom + 16.0, value.round());
+        let line = format_args!(
+            "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
+             <text x=\"{x:.1}\" y=\"{below:.1}\" text-anchor=\"middle\">{label}</text>"
+        );
+        put(&mut text, line);
+    }
+    for (time, label) in up.ticks() {
+        let (y, beside) = (y(time), LEFT - 6.0);
+        let line = format_args!(
+            "<path d=\"M{LEFT} {y:.1}H{:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{beside:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            LEFT + FIELD,
+            y + 4.0
+        );
+        put(&mut text, line);
+    }
+    let (middle, below) = (LEFT + FIELD / 2.0, bottom + 34.0);
+    let what = escape(what);
+    let line = format_args!(
+        "<text x=\"{middle:.1}\" y=\"{below:.1}\" text-anchor=\"middle\">{what}</text>"
+    );
+    put(&mut text, line);
+    let [mut ours, mut theirs] = [OURS.iter(), THEIRS.iter()];
+    for (number, curve) in curves.iter().enumerate() {
+        let next = if curve.is_ours { ours.next() } else { theirs.next() };
+        let color = next.unwrap_or(&"#000");
+        let mut path = String::new();
+        for (value, [low, middle, high]) in &curve.points {
+            let (x, at) = (x(*value), y(*middle));
+            let command = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(path, "{command}{x:.1} {at:.1}");
+            let (low, high) = (y(*low), y(*high));
+            let bar = format_args!(
+                "<path d=\"M{x:.1} {low:.1}V{high:.1}\" stroke=\"{color}\" stroke-width=\"2\" \
+                 stroke-opacity=\".5\"/>"
+            );
+            put(&mut text, bar);
+            shape(&mut text, curve.is_ours, color, x, at);
+        }
+        let line = format_args!("<path d=\"{path}\" stroke=\"{color}\" fill=\"none\"/>");
+        put(&mut text, line);
+        let legend = bottom + 54.0 + LEGEND_LINE * number as f64;
+        shape(&mut text, curve.is_ours, color, 20.0, legend);
+        let name = escape(&curve.name);
+        put(&mut text, format_args!("<text x=\"29.0\" y=\"{:.1}\">{name}</text>", legend + 4.0));
+    }
+    text + "</svg>\n"
+}
+
+/// What a drawing begins with.
+fn head(title: &str, width: f64, height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"8\" y=\"18\" font-weight=\"bold\">{}</text>\n",
+        escape(title)
+    )
+}
+
 fn mark(text: &mut String, grid: &Grid, column: usize, samples: &[f64], axis: &Axis, y: f64) {
     let percent = |percent| percentile(samples, percent).map(|value| axis.place(value));
     let (Some(low), Some(middle), Some(high)) = (percent(10), percent(50), percent(90)) else {
@@ -102,8 +182,11 @@ fn mark(text: &mut String, grid: &Grid, column: usize, samples: &[f64], axis: &A
 }
 
 fn symbol(text: &mut String, grid: &Grid, column: usize, x: f64, y: f64) {
-    let color = color(grid, column);
-    if column < grid.ours {
+    shape(text, column < grid.ours, color(grid, column), x, y);
+}
+
+fn shape(text: &mut String, is_ours: bool, color: &str, x: f64, y: f64) {
+    if is_ours {
         put(text, format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{color}\"/>"));
     } else {
         let (x, y) = (x - 4.0, y - 4.0);
@@ -182,6 +265,20 @@ mod tests {
         assert_eq!((svg.matches("<circle").count(), svg.matches("width=\"8\"").count()), (2, 2));
         assert!(svg.contains("a &lt; b") && svg.contains("theirs &amp; others"), "{svg}");
         assert!(svg.contains(">100 ns<") && svg.contains(">10 ms<"), "{svg}");
+    }
+
+    #[test]
+    fn each_curve_has_its_points_and_its_name() {
+        let points = vec![(1000.0, [1e6, 2e6, 3e6]), (100_000.0, [1e8, 2e8, 3e8])];
+        let curve =
+            |name: &str, is_ours| Curve { name: name.into(), is_ours, points: points.clone() };
+        let svg = curves("title", "pages", &[curve("ours", true), curve("a < b", false)]);
+        assert_eq!((svg.matches("<circle").count(), svg.matches("width=\"8\"").count()), (3, 3));
+        assert!(
+            svg.contains("a &lt; b") && svg.contains(">10000<") && svg.contains(">10 ms<"),
+            "{svg}"
+        );
+        assert!(curves("title", "pages", &[]).ends_with("</svg>\n"));
     }
 
     #[test]

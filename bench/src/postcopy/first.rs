@@ -127,12 +127,12 @@ fn run_python(way: Way, served: Served, directory: &Path) -> [f64; COLUMNS.len()
 /// # Panics
 /// If a group has come twice, or a guest sees another byte.
 pub(super) fn forks(way: Way, pages: u32, served: Served, directory: &Path) -> [f64; 2] {
-    const FORKS: u32 = 200;
+    const TOUCHING: u32 = 200;
     let module = parts::compiled(pages);
     let images = here(directory);
     let coming = come(way, served, &parts::name(pages), &images, &trusted());
     let (pre, image) = incomplete(&coming, &images, &module);
-    for _ in 0..FORKS {
+    for _ in 0..TOUCHING {
         let mut ready = Ready::new(pre.spawn(()).expect("a slot"));
         let sum = ready.sum(Pattern::Random, pages, pages / 25);
         assert_eq!(sum, Pattern::Random.sum(pages, pages / 25));
@@ -154,9 +154,39 @@ pub(super) fn forks(way: Way, pages: u32, served: Served, directory: &Path) -> [
     rates
 }
 
+/// An image of another node, of which all is here.
+pub(super) struct Resident {
+    pre: InstancePre<()>,
+    _coming: ComingImage,
+}
+
+impl Resident {
+    pub(super) fn new(pages: u32, served: Served, directory: &Path) -> Self {
+        let module = parts::compiled(pages);
+        let images = here(directory);
+        let coming = come(Way::Tls, served, &parts::name(pages), &images, &trusted());
+        let (pre, image) = incomplete(&coming, &images, &module);
+        image.wait_whole().expect("all pages come");
+        Self { pre, _coming: coming }
+    }
+
+    /// Forks a second, each of which runs: for a second, so that nodes do it at the same time.
+    pub(super) fn rate(&self) -> f64 {
+        rate(&self.pre);
+        let (began, mut forks) = (Instant::now(), 0);
+        while began.elapsed() < Duration::from_secs(1) {
+            rate(&self.pre);
+            forks += FORKS;
+        }
+        f64::from(forks) / began.elapsed().as_secs_f64()
+    }
+}
+
+/// Forks that are timed together.
+const FORKS: u32 = 5000;
+
 /// Forks a second, each of which runs.
 fn rate(pre: &InstancePre<()>) -> f64 {
-    const FORKS: u32 = 5000;
     let began = Instant::now();
     for _ in 0..FORKS {
         Ready::new(pre.spawn(()).expect("a slot")).begin();

@@ -2,6 +2,9 @@
 //! with all of them here before the start.
 
 mod first;
+mod layers;
+mod limited;
+mod moves;
 mod network;
 mod pages;
 mod parts;
@@ -15,10 +18,16 @@ use std::time::Duration;
 
 pub use processes::part;
 
+use pagefork_node::Transport;
+
 use crate::kernel::userfaults_are_told;
 use crate::measure::Size;
+use crate::plot::{self, Curve};
 use crate::report::Report;
 
+use layers::Without;
+use limited::MemoryLimit;
+use moves::Moves;
 use network::{Line, Namespaces, Scratch};
 use pages::Pattern;
 use parts::{COLUMNS, Run, Way};
@@ -42,15 +51,25 @@ const GIGABIT: Line = Line { mtu: 1500, rate: Some("1gbit") };
 const NO_TROUBLE: Trouble = Trouble { delay: Duration::ZERO, lost: 0, reordered: 0 };
 const FAR: Trouble = Trouble { delay: Duration::from_millis(5), lost: 0, reordered: 0 };
 
-const SERIES: [Series; 4] = [
+const SERIES: [Series; 5] = [
     Series {
-        name: "no delay",
+        name: NO_DELAY,
         line: AS_FAST_AS_IT_GOES,
         trouble: NO_TROUBLE,
         pages: &[25_000],
         patterns: &Pattern::ALL,
         ways: &Way::ALL,
         runs: 3,
+    },
+    // What is drawn; 25,000 pages are above.
+    Series {
+        name: NO_DELAY,
+        line: AS_FAST_AS_IT_GOES,
+        trouble: NO_TROUBLE,
+        pages: &[1_000, 2_500, 5_000, 10_000, 50_000, 100_000],
+        patterns: &[Pattern::InOrder],
+        ways: &[Way::Tls, Way::Quic, Way::Pages],
+        runs: 10,
     },
     Series {
         name: "MTU 6500",
@@ -81,14 +100,24 @@ const SERIES: [Series; 4] = [
     },
 ];
 
+const NO_DELAY: &str = "no delay";
+
+/// A guest of this size, and what who runs it has of memory: its pages are in a file in memory, which
+/// nothing but swapping takes from there.
+const GIB: u32 = (1 << 30) / pages::PAGE as u32;
+const GIB_LIMIT: u64 = 5 << 28;
+
 /// Bytes a second of [`GIGABIT`].
 const GIGABIT_BYTES: f64 = 125e6;
 
 /// What is measured, and what there is to say of it.
 struct Tables {
     touches: Table,
+    layers: Table,
+    moves: Table,
     firsts: Table,
     forks: Table,
+    crowds: Table,
     notes: Vec<String>,
 }
 
@@ -100,13 +129,22 @@ pub fn run(size: Size) -> Report {
     let scratch = Scratch::new();
     let mut tables = Tables {
         touches: Table::new("postcopy", &["network", "pages", "order", "way"], &COLUMNS),
+        layers: Table::new("postcopy", &["network", "pages", "order", "without"], &COLUMNS),
+        moves: Table::new("postcopy", &["program", "by", "rounds"], &moves::COLUMNS),
         firsts: Table::new("postcopy", &["network", "image", "way"], &first::COLUMNS),
         forks: Table::new("postcopy", &["pages", "way"], &["forks a second", "of a local image"]),
+        crowds: Table::new("postcopy", &["pages", "nodes"], &["forks a second a node", "of all"]),
         notes: Vec::new(),
     };
     match (size, userfaults_are_told()) {
-        (Size::Large, Ok(())) => large(scratch.path(), &mut tables),
-        (Size::Small, Ok(())) => small(scratch.path(), &mut tables, &Way::ALL),
+        (Size::Large, Ok(())) => {
+            large(scratch.path(), &mut tables);
+            moves(scratch.path(), (100 << 20) / pages::PAGE as u32, 10, &mut tables);
+        }
+        (Size::Small, Ok(())) => {
+            small(scratch.path(), &mut tables, &Way::ALL);
+            moves(scratch.path(), 256, 1, &mut tables);
+        }
         (_, Err(why)) => {
             tables.note(format!("Skipped: post-copy, as this system tells of no faults: {why}."));
             small(scratch.path(), &mut tables, &[Way::Push, Way::Copy]);
@@ -126,16 +164,34 @@ fn small(directory: &Path, tables: &mut Tables, ways: &[Way]) {
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
         let served = parts::serve(ip, directory, PAGES, trouble);
         for pattern in patterns {
+            let timeout = Duration::from_millis(20);
+            let run = |way, without| Run { way, pattern: *pattern, pages: PAGES, timeout, without };
             for way in ways {
-                let timeout = Duration::from_millis(20);
-                let run = Run { way: *way, pattern: *pattern, pages: PAGES, timeout };
+                let run = run(*way, Without::Nothing);
                 tables.touched(name, &run, &parts::run(&run, served, directory));
+            }
+            for without in Without::ALL.into_iter().filter(|_| ways.contains(&Way::Tls)) {
+                let run = run(Way::Tls, without);
+                tables.planned(name, &run, &parts::run(&run, served, directory));
             }
         }
         for way in ways {
             let keys = [name, "small", way.name()].map(str::to_owned).to_vec();
             let values = first::run(*way, &PAGES.to_string(), served, directory);
             tables.firsts.add(keys, &values);
+        }
+    }
+}
+
+/// How long programs rest that move, over the loopback device, in this process.
+fn moves(directory: &Path, pages: u32, count: usize, tables: &mut Tables) {
+    for transport in [Transport::Tls, Transport::Quic] {
+        for rounds in [5, 0] {
+            let changed = (pages / 10).min(900);
+            let moves = Moves { pages, changed, rounds, transport, count };
+            for values in moves.run(directory) {
+                tables.moves.add(moves.keys(), &values);
+            }
         }
     }
 }
@@ -157,8 +213,7 @@ fn large(directory: &Path, tables: &mut Tables) {
                 // In turn, so that what else the machine does meets all.
                 for _ in 0..series.runs {
                     for way in series.ways {
-                        let timeout = 4 * series.trouble.delay + Duration::from_millis(40);
-                        let run = Run { way: *way, pattern: *pattern, pages: *pages, timeout };
+                        let run = series.run(*way, *pattern, *pages, Without::Nothing);
                         let values = server.run(&run);
                         tables.touched(series.name, &run, &values);
                     }
@@ -166,9 +221,64 @@ fn large(directory: &Path, tables: &mut Tables) {
             }
         }
     }
+    for series in [&SERIES[0], &SERIES[4]] {
+        layers(directory, series, tables);
+    }
+    limited(directory, tables);
     let line = Namespaces::new(AS_FAST_AS_IT_GOES).expect("there was one before");
     forks(directory, &line, tables);
     firsts(directory, &line, tables);
+}
+
+/// Each layer of the plan left out in turn, in each order.
+fn layers(directory: &Path, series: &Series, tables: &mut Tables) {
+    let line = Namespaces::new(series.line).expect("there was one before");
+    let pages = series.pages[0];
+    let directory = prepared(directory, pages);
+    let mut server = Server::new(&line, &directory, pages, series.trouble);
+    for pattern in Pattern::ALL {
+        for _ in 0..3 {
+            for without in Without::ALL {
+                let run = series.run(Way::Tls, pattern, pages, without);
+                let values = server.run(&run);
+                tables.planned(series.name, &run, &values);
+            }
+        }
+    }
+}
+
+/// A guest of 1 GiB, and one of 25,000 pages, where memory is short.
+fn limited(directory: &Path, tables: &mut Tables) {
+    let line = Namespaces::new(AS_FAST_AS_IT_GOES).expect("there was one before");
+    for (pages, bytes, patterns, runs) in
+        [(25_000, 1 << 30, &Pattern::ALL[..], 3), (GIB, GIB_LIMIT, &[Pattern::InOrder], 2)]
+    {
+        let limit = match MemoryLimit::new(bytes) {
+            Ok(limit) => limit,
+            Err(why) => {
+                return tables.note(format!("Skipped: a limit of memory by cgroup: {why}."));
+            }
+        };
+        let directory = prepared(directory, pages);
+        let mut server = Server::new(&line, &directory, pages, NO_TROUBLE).limited(limit);
+        let name = format!("{} MiB by cgroup", bytes >> 20);
+        for pattern in patterns {
+            for _ in 0..runs {
+                for way in [Way::Tls, Way::Quic, Way::Pages] {
+                    let run = SERIES[0].run(way, *pattern, pages, Without::Nothing);
+                    let values = server.run(&run);
+                    tables.touched(&name, &run, &values);
+                }
+            }
+        }
+    }
+}
+
+impl Series {
+    fn run(&self, way: Way, pattern: Pattern, pages: u32, without: Without) -> Run {
+        let timeout = 4 * self.trouble.delay + Duration::from_millis(40);
+        Run { way, pattern, pages, timeout, without }
+    }
 }
 
 fn forks(directory: &Path, line: &Namespaces, tables: &mut Tables) {
@@ -180,11 +290,16 @@ fn forks(directory: &Path, line: &Namespaces, tables: &mut Tables) {
             let keys = vec![PAGES.to_string(), way.name().to_owned()];
             tables.forks.add(keys, &server.forks(way, PAGES));
         }
+        for nodes in [1, 2] {
+            let rates = server.crowd(nodes, PAGES);
+            let all: f64 = rates.iter().sum();
+            let keys = vec![PAGES.to_string(), nodes.to_string()];
+            tables.crowds.add(keys, &[all / nodes as f64, all]);
+        }
     }
 }
 
 fn firsts(directory: &Path, line: &Namespaces, tables: &mut Tables) {
-    const GIB: u32 = (1 << 30) / pages::PAGE as u32;
     let directory = prepared(directory, GIB);
     let has_python = first::prepare_python(&directory);
     if !has_python {
@@ -229,18 +344,52 @@ impl Tables {
         self.touches.add(keys.map(str::to_owned).to_vec(), values);
     }
 
+    fn planned(&mut self, network: &str, run: &Run, values: &[f64]) {
+        let pages = run.pages.to_string();
+        let keys = [network, &pages, run.pattern.name(), run.without.name()];
+        self.layers.add(keys.map(str::to_owned).to_vec(), values);
+    }
+
+    /// How the time grows with the pages, in order and without delay.
+    fn plot(&self) -> Option<String> {
+        let curve = |way: Way| {
+            let is_it = |row: &&Row| {
+                [NO_DELAY, "loopback"].contains(&&row.keys[0][..])
+                    && row.keys[2] == Pattern::InOrder.name()
+                    && row.keys[3] == way.name()
+            };
+            let times = [column("init"), column("toucher")];
+            let rows = self.touches.rows().iter().filter(is_it);
+            let points = rows.filter_map(|row| {
+                let times = row.percentiles(&times)?;
+                Some((row.keys[1].parse().ok()?, times.map(|ms| ms * 1e6)))
+            });
+            let mut points: Vec<(f64, [f64; 3])> = points.collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let is_ours = way != Way::Pages;
+            Curve { name: way.name().to_owned(), is_ours, points }
+        };
+        let curves = [Way::Tls, Way::Quic, Way::Pages].map(curve);
+        let is_empty = curves.iter().all(|curve| curve.points.is_empty());
+        let title = "cargo xtask bench postcopy: until all pages were touched, in order";
+        let what = "pages (median, tenth to ninetieth percentile)";
+        (!is_empty).then(|| plot::curves(title, what, &curves))
+    }
+
     fn report(&self) -> Report {
         let more = ["unseen %", "wire / image", "% of 1 Gbit/s", "times quicker"];
         let mut text = self.touches.markdown(&more, further);
         let mut samples = self.touches.raw();
-        for table in [&self.firsts, &self.forks] {
+        samples += &self.layers.raw();
+        text += &format!("\n{}", self.layers.markdown(&["times as long"], beside_all));
+        for table in [&self.moves, &self.firsts, &self.forks, &self.crowds] {
             samples += &table.raw();
             text += &format!("\n{}", table.markdown(&[], |_, _| Vec::new()));
         }
         for note in &self.notes {
             text += &format!("\n{note}\n");
         }
-        Report { text, samples, plot: None }
+        Report { text, samples, plot: self.plot() }
     }
 }
 
@@ -251,6 +400,12 @@ fn took(row: &Row) -> f64 {
 
 fn column(name: &str) -> usize {
     COLUMNS.iter().position(|column| *column == name).expect("a column")
+}
+
+/// How long it takes without the layer, beside all of them.
+fn beside_all(table: &Table, row: &Row) -> Vec<f64> {
+    let all = table.beside(row, Without::Nothing.name()).map_or(f64::NAN, took);
+    vec![took(row) / all]
 }
 
 /// How much of the toucher's time is in no part, bytes on the line for each of the image, the rate of the

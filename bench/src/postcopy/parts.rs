@@ -17,6 +17,7 @@ use pagefork_node::{
     Transport, fetch_image, start_image,
 };
 
+use super::layers::Without;
 use super::pages::{PAGE, Pattern, check, fill, mask, module};
 use super::peers::{self, thread_cpu};
 use super::relay::{self, Trouble};
@@ -91,13 +92,15 @@ pub(super) struct Run {
     pub(super) pages: u32,
     /// How long a datagram is waited for.
     pub(super) timeout: Duration,
+    /// The layer of the plan that is left out.
+    pub(super) without: Without,
 }
 
 impl Run {
-    pub(super) fn words(&self) -> [String; 4] {
+    pub(super) fn words(&self) -> [String; 5] {
         let timeout = self.timeout.as_millis().to_string();
         let (way, pattern) = (self.way.name().to_owned(), self.pattern.name().to_owned());
-        [way, pattern, self.pages.to_string(), timeout]
+        [way, pattern, self.pages.to_string(), timeout, self.without.name().to_owned()]
     }
 
     pub(super) fn of_words(words: &[&str]) -> Self {
@@ -106,6 +109,7 @@ impl Run {
             pattern: Pattern::of_name(words[1]),
             pages: words[2].parse().expect("a number"),
             timeout: Duration::from_millis(words[3].parse().expect("a number")),
+            without: Without::of_name(words[4]),
         }
     }
 }
@@ -293,8 +297,9 @@ pub(super) fn run(run: &Run, served: Served, directory: &Path) -> Values {
 fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Values {
     let images = here(directory);
     let (peer, trusted) = (served.peer(run.way), trusted());
-    let recall = run.pattern == Pattern::Replayed;
-    let options = StartOptions { keep: false, recall, ..StartOptions::default() };
+    let recall = run.pattern == Pattern::Replayed && run.without != Without::Recorded;
+    let plan = run.without.plan();
+    let options = StartOptions { keep: false, recall, plan, ..StartOptions::default() };
     let linker = Linker::new(module.engine());
     let (began, wire) = (Instant::now(), received());
     let found = start_image(&peer, &key(2), &name(run.pages), &images, &trusted, &options);
@@ -310,9 +315,16 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let (toucher, own) = ready.touch(run);
     let (residency, spent) = (coming.image().residency(), process_cpu() - spent);
     let image = Arc::clone(coming.image());
-    let report = coming.join().expect("all pages come");
+    let report = match run.without {
+        // What nobody has touched is not asked for.
+        Without::Background => coming.stop(),
+        _ => {
+            let report = coming.join().expect("all pages come");
+            assert!(image.is_whole());
+            report
+        }
+    };
     let whole = began.elapsed();
-    assert!(image.is_whole());
     let wire = received() - wire;
     ready.check(run);
     let waits = report.waits;

@@ -3,10 +3,11 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use super::first;
+use super::limited::MemoryLimit;
 use super::network::Namespaces;
 use super::parts::{self, COLUMNS, Run, Served, Values, Way};
 use super::relay::Trouble;
@@ -15,10 +16,9 @@ use super::relay::Trouble;
 pub(super) struct Server<'a> {
     line: &'a Namespaces,
     directory: &'a Path,
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    process: ServerProcess,
     served: Served,
+    limit: Option<MemoryLimit>,
 }
 
 impl<'a> Server<'a> {
@@ -39,20 +39,57 @@ impl<'a> Server<'a> {
         let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
         let words = read_line(&mut output);
         let words: Vec<&str> = words.split_whitespace().collect();
-        Self { line, directory, served: Served::of_words(&words), child, input, output }
+        let (served, limit) = (Served::of_words(&words), None);
+        Self { line, directory, process: ServerProcess { child, input, output }, served, limit }
     }
 
     /// What it has taken of processors, in milliseconds.
     fn cpu(&mut self) -> f64 {
-        self.input.write_all(b"\n").expect("it lives");
-        read_line(&mut self.output).trim().parse().expect("a number")
+        self.process.input.write_all(b"\n").expect("it lives");
+        read_line(&mut self.process.output).trim().parse().expect("a number")
+    }
+
+    /// A process at the other end.
+    fn other<W: AsRef<OsStr>>(&self, what: &str, words: impl IntoIterator<Item = W>) -> Command {
+        let mut command = self.line.command(1, std::env::current_exe().expect("this program"));
+        command.args(["--part", "postcopy", what]).arg(self.directory);
+        command.args(words).args(self.served.words());
+        match &self.limit {
+            Some(limit) => limit.command(&command),
+            None => command,
+        }
+    }
+
+    /// Has the processes at the other end have no more memory than that.
+    pub(super) fn limited(self, limit: MemoryLimit) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+
+    /// Forks a second of each of so many nodes at once, of an image of which all is there.
+    pub(super) fn crowd(&self, nodes: usize, pages: u32) -> Vec<f64> {
+        let begin = |_| {
+            let mut command = self.other("crowd", [pages.to_string()]);
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            let mut child = child.expect("it starts");
+            let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+            assert_eq!(read_line(&mut output).trim(), "ready");
+            (child, output)
+        };
+        let mut all: Vec<_> = (0..nodes).map(begin).collect();
+        for (child, _) in &mut all {
+            child.stdin.take().expect("a pipe").write_all(b"\n").expect("it lives");
+        }
+        let end = |(mut child, mut output): (Child, BufReader<ChildStdout>)| {
+            let rate = read_line(&mut output).trim().parse().expect("a number");
+            assert!(child.wait().expect("it ends").success());
+            rate
+        };
+        all.into_iter().map(end).collect()
     }
 
     /// What a process at the other end says.
     fn ask<W: AsRef<OsStr>>(&self, what: &str, words: impl IntoIterator<Item = W>) -> Vec<f64> {
-        let mut command = self.line.command(1, std::env::current_exe().expect("this program"));
-        command.args(["--part", "postcopy", what]).arg(self.directory);
-        command.args(words).args(self.served.words());
+        let mut command = self.other(what, words);
         let output = command.stderr(Stdio::inherit()).output().expect("it starts");
         assert!(output.status.success(), "{command:?} has failed");
         let text = String::from_utf8(output.stdout).expect("text");
@@ -76,7 +113,14 @@ impl<'a> Server<'a> {
     }
 }
 
-impl Drop for Server<'_> {
+/// Its process, which ends with this.
+struct ServerProcess {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -112,13 +156,22 @@ pub fn part(arguments: &[&str]) {
                 print(&[parts::process_cpu().as_secs_f64() * 1e3]);
             }
         }
-        ["run", directory, ref rest @ ..] if rest.len() == 8 => {
-            let (run, served) = (Run::of_words(&rest[..4]), Served::of_words(&rest[4..]));
+        ["run", directory, ref rest @ ..] if rest.len() == 9 => {
+            let (run, served) = (Run::of_words(&rest[..5]), Served::of_words(&rest[5..]));
             print(&parts::run(&run, served, Path::new(directory)));
         }
         ["first", directory, way, what, ref served @ ..] if served.len() == 4 => {
             let (way, served) = (Way::of_name(way), Served::of_words(served));
             print(&first::run(way, what, served, Path::new(directory)));
+        }
+        ["crowd", directory, pages, ref served @ ..] if served.len() == 4 => {
+            let pages = pages.parse().expect("a number");
+            let resident =
+                first::Resident::new(pages, Served::of_words(served), Path::new(directory));
+            // All of them begin at once.
+            println!("ready");
+            read_line(&mut std::io::stdin().lock());
+            print(&[resident.rate()]);
         }
         ["forks", directory, way, pages, ref served @ ..] if served.len() == 4 => {
             let (way, served) = (Way::of_name(way), Served::of_words(served));

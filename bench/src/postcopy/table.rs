@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::grid::percentile;
 use crate::measure::median;
 
 /// A table whose cells are medians of samples.
@@ -20,6 +21,13 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The tenth, fiftieth and ninetieth percentile of the sum of some columns.
+    pub(super) fn percentiles(&self, columns: &[usize]) -> Option<[f64; 3]> {
+        let sum = |values: &Vec<f64>| columns.iter().map(|column| values[*column]).sum();
+        let sums: Vec<f64> = self.samples.iter().map(sum).collect();
+        Some([percentile(&sums, 10)?, percentile(&sums, 50)?, percentile(&sums, 90)?])
+    }
+
     /// The median of a column; not a number where nobody knows.
     pub(super) fn median(&self, column: usize) -> f64 {
         let samples: Vec<f64> = self.samples.iter().map(|values| values[column]).collect();
@@ -49,6 +57,10 @@ impl Table {
         let medians: Vec<String> =
             (0..self.columns.len()).map(|column| shown(row.median(column))).collect();
         eprintln!("{}: {}", row.keys.join(", "), medians.join(" "));
+    }
+
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
     /// The row with other last keys, if there is one.

@@ -150,7 +150,7 @@ impl PageSink for Pairs {
     }
 
     fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
-        if group % 2 == 0 && group + 2 < 64 {
+        if group.is_multiple_of(2) && group + 2 < 64 {
             self.0.lock().unwrap().extend([group + 2, group + 3]);
             rustix::io::write(&self.1, &1_u64.to_ne_bytes()).unwrap();
         }
@@ -182,7 +182,7 @@ fn who_begins_to_wait_while_groups_are_put_in_their_places_is_asked_for_at_once(
         let pairs = Arc::new(Pairs(Mutex::new(vec![0, 1]), signal));
         let fetch = image.fetch_into(pairs).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(fetch.join()));
+        std::thread::spawn(move || drop(sender.send(fetch.join())));
         let fetched = receiver.recv_timeout(Duration::from_secs(60));
         fetched.expect("a group that is waited for is not asked for").unwrap();
     }
