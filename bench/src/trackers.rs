@@ -5,7 +5,7 @@ use pagefork::{
     Config, DeltaTracker, Engine, Instance, Linker, Module, Snapshot, Store, StrategyConfig,
     TypedFunc,
 };
-use pagefork_pages::{notes_writes, protects_writes};
+use pagefork_pages::{faults_at_writes, notes_writes, protects_writes};
 
 use crate::grid::Grid;
 use crate::measure::{Clock, Size, Unit};
@@ -30,10 +30,11 @@ const GUEST: &str = r#"(module
             (br_if $next (i32.lt_u (local.get $at) (i32.const 0x1000000))))
         (local.get $sum)))"#;
 
-const TRACKERS: [(&str, DeltaTracker); 3] = [
+const TRACKERS: [(&str, DeltaTracker); 4] = [
     ("comparing private pages", DeltaTracker::Compare),
     ("asynchronous write protection", DeltaTracker::Writes),
     ("mprotect and SIGSEGV", DeltaTracker::Protect),
+    ("synchronous write protection and SIGBUS", DeltaTracker::Fault),
 ];
 
 /// Which pages are written: how many, and how far apart.
@@ -55,6 +56,7 @@ pub fn run(size: Size) -> Report {
     let works = |tracker| match tracker {
         DeltaTracker::Writes => notes_writes(),
         DeltaTracker::Protect => protects_writes(),
+        DeltaTracker::Fault => faults_at_writes(),
         _ => true,
     };
     let columns = TRACKERS.iter().map(|(column, _)| *column);
