@@ -189,7 +189,11 @@ enum pagefork_deltas_enum {
   /* Pages are read-only after each snapshot, and the first write to one is a signal that notes it. It
    * needs nothing of the kernel. Where that cannot be, pages are compared: after wasm_memory_data(),
    * until the store is reset, and where vm.overcommit_memory is 2. */
-  PAGEFORK_DELTAS_PROTECT
+  PAGEFORK_DELTAS_PROTECT,
+  /* Private pages are write-protected after each snapshot (userfaultfd), and the first write to one is a
+   * signal that notes it. Where that cannot be, pages are compared: where the kernel refuses, of images
+   * in files, and after wasm_memory_data(), until the store is reset. */
+  PAGEFORK_DELTAS_FAULT
 };
 
 /* How slots are reset, and memories grow. All zero is what an engine does unless it is told. */

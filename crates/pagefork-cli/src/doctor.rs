@@ -37,7 +37,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
     let growth = [growth_in_files()];
     let [noted] = SNAPSHOTS.map(|wanted| wanted.try_out());
-    let snapshots = [noted, read_only_pages()];
+    let snapshots = [noted, read_only_pages(), write_faults()];
     let coming = [absent_pages()];
     let limits = limits();
     let mut report = String::new();
@@ -335,6 +335,24 @@ fn read_only_pages() -> Finding {
             "All private pages are compared where --deltas protect is asked for: memory that can be written \
              counts against a limit here, and may not become writable again. Set vm.overcommit_memory to \
              0 or 1, and lift RLIMIT_DATA (ulimit -d unlimited).",
+        ),
+    }
+}
+
+/// Whether writes can be noticed by faults in the thread that writes.
+fn write_faults() -> Finding {
+    let name = "userfaultfd write faults";
+    match pagefork_pages::faults_at_writes() {
+        true => Finding::new(
+            Verdict::Ok,
+            name,
+            "a write to a protected page is a signal in the thread that writes (for --deltas fault)",
+        ),
+        false => Finding::new(
+            Verdict::Limited,
+            name,
+            "All private pages are compared where --deltas fault is asked for. Permit the system call \
+             userfaultfd in the seccomp filter of the container; kernels do it since 5.19.",
         ),
     }
 }

@@ -149,7 +149,7 @@ fn images_of_running_programs_are_deltas_of_each_other() {
 #[test]
 fn a_program_is_captured_several_times_by_each_tracker() {
     let (counter, store) = (file("image-several.wat", COUNTER), store("images-several"));
-    for deltas in ["off", "compare", "writes", "protect"] {
+    for deltas in ["off", "compare", "writes", "protect", "fault"] {
         let made = pagefork(&format!(
             "snapshot --store {store} -o {deltas} -n 3 --deltas {deltas} --at call:fd_write:2 {counter}"
         ));

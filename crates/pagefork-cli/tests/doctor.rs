@@ -46,6 +46,7 @@ fn this_machine_runs_guests() {
         "userfaultfd SIGBUS",
         "userfaultfd WP_ASYNC",
         "read-only pages",
+        "userfaultfd write faults",
         "address space",
         "vm.max_map_count",
         "RLIMIT_AS",

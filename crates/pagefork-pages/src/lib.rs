@@ -62,6 +62,7 @@ pub use crate::os::inject;
 pub use crate::os::limits::HostLimits;
 pub use crate::os::procmaps;
 pub use crate::os::stand_in::{stand_in, stand_in_is_called};
+pub use crate::os::write_fault::{faults_at_writes, serve_fault, serve_fault_is_called};
 pub use crate::os::write_guard::{lift_protection, lift_protection_is_called, protects_writes};
 pub use crate::os::write_watch::notes_writes;
 pub use crate::pages::bounds::{FaultPlace, SlotBounds};

@@ -6,6 +6,8 @@ mod common;
 mod conformance;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "branches/faulted.rs"]
+mod faulted;
 #[path = "branches/protected.rs"]
 mod protected;
 #[path = "branches/successive.rs"]

@@ -150,6 +150,7 @@ impl<'a> Running<'a> {
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
                 assert_eq!(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()), 0);
             }
+            pagefork_pages::serve_fault_is_called();
         });
         let own = ptr::from_ref(slot).cast_mut();
         let take = |place: &&AtomicPtr<Slot>| {
@@ -179,9 +180,14 @@ impl Drop for Running<'_> {
 }
 
 extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a valid structure, and those who run keep their slots.
+    // SAFETY: the kernel gives a valid structure.
+    let address = unsafe { (*info).si_addr().addr() };
+    // Once all are here, pages may be protected.
+    if pagefork_pages::serve_fault(address) {
+        return;
+    }
+    // SAFETY: those who run keep their slots.
     let outcome = unsafe {
-        let address = (*info).si_addr().addr();
         let slots = RUNNING.iter().filter_map(|place| place.load(Ordering::SeqCst).as_ref());
         slots
             .filter(|slot| slot.bounds().slot().contains(&address))

@@ -118,5 +118,5 @@ pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
     Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, GrowthChoice, GrowthKind,
     GrowthReason, PagesError, PoolConfig, PoolCounters, Reason, ResetKind, ResidencyCounts,
-    Strategies, StrategyConfig, grows_in_files, serves_absent_pages,
+    Strategies, StrategyConfig, faults_at_writes, grows_in_files, serves_absent_pages,
 };

@@ -725,7 +725,7 @@ fn linking() {
             11 => Kind::Pre.make(|out| {
                 let kinds = [step() as u8 % 7, step() as u8 % 5, step() as u8 % 4];
                 let (clear_stack, no_copy_on_write) = (kinds[0].is_multiple_of(2), false);
-                let (sizes, deltas, reserved) = ([0; 3], step() as u64 % 4, [0; 3]);
+                let (sizes, deltas, reserved) = ([0; 3], step() as u64 % 5, [0; 3]);
                 let strategies =
                     Strategies { kinds, clear_stack, no_copy_on_write, sizes, deltas, reserved };
                 pagefork_instance_pre_with_strategies(Kind::Pre.any(), &strategies, out)

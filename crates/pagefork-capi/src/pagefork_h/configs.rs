@@ -76,6 +76,7 @@ impl pagefork_strategies_t {
             1 => DeltaTracker::Compare,
             2 => DeltaTracker::Writes,
             3 => DeltaTracker::Protect,
+            4 => DeltaTracker::Fault,
             number => return Err(unknown("way", number, "of finding what was written")),
         };
         let config = StrategyConfig {

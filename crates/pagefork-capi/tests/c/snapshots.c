@@ -538,7 +538,7 @@ static void deltas(void) {
       " (func (export \"count\") (result i32)"
       " (i32.store (i32.const 300000) (i32.add (i32.load (i32.const 300000)) (i32.const 1)))"
       " (i32.load (i32.const 300000))))";
-  for (uint64_t deltas = PAGEFORK_DELTAS_OFF; deltas <= PAGEFORK_DELTAS_PROTECT; deltas++) {
+  for (uint64_t deltas = PAGEFORK_DELTAS_OFF; deltas <= PAGEFORK_DELTAS_FAULT; deltas++) {
     pagefork_strategies_t strategies = {.deltas = deltas};
     wasm_config_t *config = wasm_config_new();
     OK(pagefork_config_strategies(config, &strategies));

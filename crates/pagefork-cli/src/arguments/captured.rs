@@ -38,8 +38,8 @@ pub(crate) struct SnapshotArguments {
     pub(crate) count: u32,
 
     /// How the pages are found that were written between two images: `writes` has the kernel note them
-    /// and reads no others, `protect` makes pages read-only and notes who writes to them, `compare` looks
-    /// at all that the program has ever written, `off` compares each image with what the program began as
+    /// and reads no others, `protect` makes pages read-only and notes who writes to them, `fault`
+    /// write-protects them by userfaultfd for that, `compare` looks at all that the program has ever written, `off` compares each image with what the program began as
     #[arg(long, value_name = "TRACKER", value_parser = tracker, default_value = "writes")]
     pub(crate) deltas: DeltaTracker,
 

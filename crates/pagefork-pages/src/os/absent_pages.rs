@@ -82,6 +82,26 @@ pub(crate) fn is_refused(address: usize) -> Result<bool, PagesError> {
     }
 }
 
+/// Whether the kernel cannot write to the page at an address, whose first byte becomes 0 else.
+pub(crate) fn refuses_write(address: usize) -> Result<bool, PagesError> {
+    let (file, _) = memfd::create("probe")?;
+    sys::resize_image(file.as_fd(), 1)?;
+    let read = attempt(Call::ReadImage, 1, || {
+        use std::os::fd::AsRawFd;
+        let place = ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the caller owns the page; the kernel writes the byte, or says that it cannot.
+        match unsafe { libc::pread(file.as_raw_fd(), place, 1, 0) } {
+            0.. => Ok(()),
+            _ => Err(sys::last_error()),
+        }
+    });
+    match read {
+        Ok(()) => Ok(false),
+        Err(failure) if failure.errno == Errno::FAULT => Ok(true),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

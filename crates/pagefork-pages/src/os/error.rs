@@ -354,6 +354,10 @@ displayed! {
         GuardWrites = "make pages read-only, so that writes to them are noticed (mprotect)",
         /// Make such pages writable again.
         UnguardWrites = "make read-only pages writable again (mprotect)",
+        /// Write-protect pages, so that writes to them raise signals.
+        FaultWrites = "write-protect pages, so that writes to them are noticed (userfaultfd)",
+        /// Make such pages writable again.
+        UnfaultWrites = "make write-protected pages writable again (userfaultfd)",
         /// Have faults in absent pages told, and give such pages contents.
         ServeFaults = "have faults in absent pages told (userfaultfd)",
         /// Have that end.

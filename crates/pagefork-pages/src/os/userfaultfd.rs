@@ -98,7 +98,7 @@ const _: () = assert!(COPY == 0xc028_aa03 && WRITE_PROTECT == 0xc018_aa06);
 #[derive(Debug)]
 pub(crate) struct Userfaultfd {
     file: OwnedFd,
-    /// What its requests are made for, in errors: to register and the like, and to unregister.
+    /// What its requests are made for, in errors: to register and the like, and to undo that.
     calls: [Call; 2],
 }
 
@@ -147,6 +147,12 @@ impl Userfaultfd {
         const PROTECT: u64 = 1 << 0;
         let mut protect = UffdioWriteProtect { range: UffdioRange::of(addresses), mode: PROTECT };
         self.control(self.calls[0], WRITE_PROTECT, &mut protect)
+    }
+
+    /// Undoes [`Self::write_protect`].
+    pub(crate) fn lift_protection(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
+        let mut protect = UffdioWriteProtect { range: UffdioRange::of(addresses), mode: 0 };
+        self.control(self.calls[1], WRITE_PROTECT, &mut protect)
     }
 
     /// Gives contents to whole pages at an address that have none. Returns how many bytes were

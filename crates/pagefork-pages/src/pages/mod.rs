@@ -20,7 +20,9 @@ pub(crate) mod spare;
 pub(crate) mod map_budget;
 /// Pages of a slot whose writes the kernel notes.
 pub(crate) mod watched_pages;
-/// Pages whose writes a handler of signals notes.
+/// Pages that are read-only until a handler of signals notes a write.
 pub(crate) mod guarded_pages;
+/// Pages that are write-protected until a handler of signals notes a write.
+pub(crate) mod faulted_pages;
 /// How much memory slots keep together.
 pub(crate) mod budget;

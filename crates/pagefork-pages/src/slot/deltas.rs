@@ -21,6 +21,7 @@ use crate::os::features::HostFeatures;
 use crate::os::pagemap::{Finder, Method};
 use crate::os::pagemap_scan::{PageRegion, WRITTEN};
 use crate::os::write_watch::notes_writes;
+use crate::pages::faulted_pages::FaultedPages;
 use crate::pages::guarded_pages::GuardedPages;
 use crate::pages::slot_pages::SlotPages;
 use crate::pages::watched_pages::WatchedPages;
@@ -40,6 +41,9 @@ pub(super) struct Deltas {
     /// Invariant: there is one if pages of the slot are read-only. What was written since the last
     /// snapshot counts as written in it.
     guarded: Option<GuardedPages>,
+    /// Invariant: there is one if pages of the slot raise signals when they are written. Those that it
+    /// has unwritten are as they were in the last snapshot.
+    faulted: Option<FaultedPages>,
     exposed: Exposed,
 }
 
@@ -75,14 +79,24 @@ pub(super) struct Candidates {
 
 impl Deltas {
     pub(super) fn new(asked: DeltaTracker) -> Self {
-        Self { asked, last: None, watched: None, guarded: None, exposed: Exposed::No }
+        let (watched, guarded, faulted) = (None, None, None);
+        Self { asked, last: None, watched, guarded, faulted, exposed: Exposed::No }
     }
 
     /// What is done of what was asked for.
-    pub(super) fn tracker(&self) -> Result<DeltaTracker, PagesError> {
-        let scans = matches!(method(false)?, Some(Method::Scan { .. }));
+    pub(super) fn tracker(&self, pages: &SlotPages) -> Result<DeltaTracker, PagesError> {
+        let method = method(false)?;
+        let scans = matches!(method, Some(Method::Scan { .. }));
         Ok(match self.asked {
             DeltaTracker::Writes if !scans || !notes_writes() => DeltaTracker::Compare,
+            DeltaTracker::Fault
+                if (method.is_none() && !FaultedPages::are_possible_unseen())
+                    || self.exposed != Exposed::No
+                    || !FaultedPages::are_possible()
+                    || !FaultedPages::are_possible_in(pages) =>
+            {
+                DeltaTracker::Compare
+            }
             DeltaTracker::Protect
                 if self.exposed != Exposed::No || !GuardedPages::are_possible() =>
             {
@@ -99,16 +113,21 @@ impl Deltas {
     /// If the kernel does not tell what is private though it has before.
     pub(super) fn candidates(&mut self, pages: &SlotPages) -> Result<Candidates, PagesError> {
         let before = self.last.take();
-        let tracker = self.tracker()?;
+        let tracker = self.tracker(pages)?;
         // What lies in files counts as private and as written, as far as it was touched.
         let grown = pages.grown()?;
         let parts = || pages.private_image_parts();
         let guarded = self.guarded.as_ref();
         let guarded_written =
             guarded.and_then(|guarded| guarded.written(pages, &parts().collect::<Vec<_>>()));
+        let unwritten = self.faulted.as_ref().and_then(|faulted| faulted.unwritten(pages));
         let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
         let Some(of_image) = method(pages.copies_image())? else {
-            let (last, ranges) = match (known, guarded_written) {
+            let of_faults = unwritten.map(|unwritten| {
+                let parts: Vec<_> = parts().collect();
+                without(&parts, &unwritten)
+            });
+            let (last, ranges) = match (known, guarded_written.or(of_faults)) {
                 (Some((last, before)), Some(written)) => {
                     (Some(last), written.into_iter().chain(before.patched).chain(grown).collect())
                 }
@@ -145,6 +164,9 @@ impl Deltas {
             let found = joined(ranges);
             ranges = without(&found, &without(&found, &written));
         }
+        if let Some(unwritten) = unwritten {
+            ranges = without(&joined(ranges), &unwritten);
+        }
         ranges.extend(grown);
         ranges.extend(without(&before.private, &private));
         ranges.extend(before.patched);
@@ -164,6 +186,43 @@ impl Deltas {
             self.last = Some(LastSnapshot { image, private, patched });
         }
         self.guard(pages);
+        self.fault(pages);
+    }
+
+    /// Write-protects the pages that are private, if that is what was asked for: what is written from
+    /// now on is noticed. Where it cannot be done, pages are compared.
+    fn fault(&mut self, pages: &SlotPages) {
+        if self.asked != DeltaTracker::Fault {
+            return;
+        }
+        if self.tracker(pages) != Ok(DeltaTracker::Fault) {
+            return self.end_faults();
+        }
+        let parts: Vec<_> = pages.private_image_parts().collect();
+        if !self.faulted.as_ref().is_some_and(|known| known.is_of(pages, &parts)) {
+            self.end_faults();
+            if self.faulted.is_none() {
+                // SAFETY: slots drop it first, and end it before each reset, which alone puts other
+                // maps in their place.
+                self.faulted = unsafe { FaultedPages::new(pages, &parts) };
+            }
+        }
+        let private = match (method(false), &self.last) {
+            (Ok(Some(_)), Some(last)) => &last.private,
+            // Where nothing tells what is private all is protected.
+            _ => &parts,
+        };
+        if let Some(faulted) = &mut self.faulted
+            && !faulted.protect(pages, &parts, private)
+        {
+            self.end_faults();
+        }
+    }
+
+    /// Makes all writable. If the kernel refuses, all count as written, and the handler of SIGBUS
+    /// lifts the protection of each page.
+    fn end_faults(&mut self) {
+        self.faulted.take_if(|faulted| faulted.end().is_ok());
     }
 
     /// Makes pages read-only, if that is what was asked for: what is written from now on is noticed.
@@ -173,7 +232,7 @@ impl Deltas {
             return;
         }
         let is_guarded =
-            self.tracker() == Ok(DeltaTracker::Protect) && !pages.image().is_incomplete();
+            self.tracker(pages) == Ok(DeltaTracker::Protect) && !pages.image().is_incomplete();
         let parts: Vec<_> = pages.private_image_parts().collect();
         if is_guarded && self.guarded.as_ref().is_some_and(|known| known.protect(pages, &parts)) {
             return;
@@ -195,7 +254,10 @@ impl Deltas {
     /// Says that somebody who takes no signal is about to write to these slot offsets.
     pub(super) fn note_write(&self, pages: &SlotPages, range: Range<u64>) {
         if let Some(guarded) = &self.guarded {
-            guarded.lift(pages, range);
+            guarded.lift(pages, range.clone());
+        }
+        if let Some(faulted) = &self.faulted {
+            faulted.lift(pages, range);
         }
     }
 
@@ -208,6 +270,7 @@ impl Deltas {
         };
         self.exposed = self.exposed.max(exposed);
         self.end_guard();
+        self.end_faults();
     }
 
     /// Has the kernel note what is written to all pages that images hold. Whether it does: if the
@@ -245,7 +308,10 @@ impl Deltas {
         if let Some(guarded) = &self.guarded {
             guarded.end()?;
         }
-        (self.last, self.watched, self.guarded) = (None, None, None);
+        if let Some(faulted) = &self.faulted {
+            faulted.end()?;
+        }
+        (self.last, self.watched, self.guarded, self.faulted) = (None, None, None, None);
         if self.exposed == Exposed::UntilReset {
             self.exposed = Exposed::No;
         }

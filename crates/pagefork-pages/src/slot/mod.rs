@@ -598,7 +598,7 @@ impl Slot {
     ///
     /// See [`Slot::compared`].
     pub fn delta_tracker(&self) -> Result<DeltaTracker, PagesError> {
-        self.deltas.tracker()
+        self.deltas.tracker(&self.pages)
     }
 
     /// Whether the slot can be handed out: not after a reset that failed half-way.

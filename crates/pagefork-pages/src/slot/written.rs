@@ -10,8 +10,9 @@ use crate::strategy::writers::ExternalWriter;
 impl Slot {
     /// Announces that the kernel, or another process, is about to write at these addresses, as far as
     /// the slot has them, before the slot is used otherwise. As of [`Slot::note_external_writer`] the
-    /// next reset knows of it; and where pages are read-only to notice writes
-    /// ([`DeltaTracker::Protect`](crate::DeltaTracker::Protect)), these are writable from now until the
+    /// next reset knows of it; and where pages cannot be written so that writes are noticed
+    /// ([`DeltaTracker::Protect`](crate::DeltaTracker::Protect) and
+    /// [`DeltaTracker::Fault`](crate::DeltaTracker::Fault)), these are writable from now until the
     /// next snapshot, which has them looked at.
     ///
     /// # Examples

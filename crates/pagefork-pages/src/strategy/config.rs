@@ -116,11 +116,21 @@ pub enum DeltaTracker {
     /// [`Slot::note_external_writer`](crate::Slot::note_external_writer) until the next reset it is as
     /// `Compare`.
     Protect,
+    /// Pages that are private are write-protected after each snapshot (userfaultfd; kernel 5.19), and
+    /// a handler of SIGBUS notes which are written ([`serve_fault`](crate::serve_fault)): no others
+    /// are read, but for those that have become private since. Guests pay a signal for the first
+    /// write to a page, and where they write one page after the other, for the first of a row. No map
+    /// is cut, and no limit of writable memory matters. While no handler calls that function, where
+    /// the kernel cannot or may not ([`faults_at_writes`](crate::faults_at_writes)), of images that
+    /// lie in files or of which pages are absent, and after
+    /// [`Slot::note_external_writer`](crate::Slot::note_external_writer) until the next reset it is as
+    /// `Compare`.
+    Fault,
 }
 
 impl DeltaTracker {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Off, Self::Compare, Self::Writes, Self::Protect];
+    pub const ALL: [Self; 5] = [Self::Off, Self::Compare, Self::Writes, Self::Protect, Self::Fault];
 }
 
 impl fmt::Display for DeltaTracker {
@@ -130,6 +140,7 @@ impl fmt::Display for DeltaTracker {
             Self::Compare => "compare",
             Self::Writes => "writes",
             Self::Protect => "protect",
+            Self::Fault => "fault",
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Pages that are read-only so that writes to them are noticed: the bounds of what is noted, and
+//! Pages that cannot be written, so that writes to them are noticed: the bounds of what is noted, and
 //! everybody who writes to them otherwise than a guest does.
 
 use std::os::fd::AsRawFd;
 
-use pagefork_pages::{DeltaTracker, ExternalWriter, procmaps, protects_writes};
+use pagefork_pages::{DeltaTracker, ExternalWriter, faults_at_writes, procmaps, protects_writes};
 
 use super::successive::{Run, tracked, write_by_kernel};
 use super::*;
@@ -15,6 +15,19 @@ fn small() -> Case {
 
 fn run(case: &Case) -> Run<'_> {
     Run::new(case, DeltaTracker::Protect, ResetKind::Auto)
+}
+
+/// One by each tracker that notices writes by signals, where that works.
+fn runs(case: &Case) -> Vec<Run<'_>> {
+    let mut trackers = vec![DeltaTracker::Protect];
+    match faults_at_writes() {
+        true => trackers.push(DeltaTracker::Fault),
+        false => eprintln!("NOT TESTED: this kernel raises no signals at writes"),
+    }
+    let run = |tracker| Run::new(case, tracker, ResetKind::Auto);
+    let runs: Vec<_> = trackers.into_iter().map(run).collect();
+    assert!(runs.iter().all(|run| run.tracker != DeltaTracker::Compare));
+    runs
 }
 
 /// Ranges that are made writable have 1, 8, 64 and 512 pages, 64 of each; then everything is.
@@ -92,17 +105,20 @@ fn protected_pages_take_few_maps_however_many_are_written() {
 #[test]
 fn what_others_may_write_to_is_not_protected() {
     let case = small();
-    let mut run = run(&case);
-    run.write(1, &[1]);
-    run.snapshot(false);
-    run.slot.note_external_writer(ExternalWriter::UntilReset);
-    for page in [2, 3] {
-        assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Compare));
-        write_by_kernel(&run.slot, run.place(page), &[7; 9]);
+    for mut run in runs(&case) {
+        for page in 1..4 {
+            run.write(page, &[1]);
+        }
         run.snapshot(false);
+        run.slot.note_external_writer(ExternalWriter::UntilReset);
+        for page in [2, 3] {
+            assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Compare));
+            write_by_kernel(&run.slot, run.place(page), &[7; 9]);
+            run.snapshot(false);
+        }
+        run.slot.reset_for(OWNER).unwrap();
+        assert_eq!(run.slot.delta_tracker(), Ok(run.tracker));
     }
-    run.slot.reset_for(OWNER).unwrap();
-    assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Protect));
 }
 
 /// The kernel does not write to a page that is read-only: who has not said so gets an error, and
@@ -110,8 +126,14 @@ fn what_others_may_write_to_is_not_protected() {
 #[test]
 fn the_kernel_writes_where_that_was_said() {
     let case = small();
-    let mut run = run(&case);
-    run.write(1, &[1]);
+    runs(&case).into_iter().for_each(write_where_that_was_said);
+}
+
+fn write_where_that_was_said(mut run: Run<'_>) {
+    // Private pages, which each tracker protects.
+    for page in 1..6 {
+        run.write(page, &[1]);
+    }
     run.snapshot(false);
     let file = temporary_file(&[5; 100]);
     let start = run.slot.start();
@@ -146,9 +168,11 @@ fn the_kernel_writes_where_that_was_said() {
 fn threads_that_write_at_the_same_time_lose_nothing() {
     let (image, _) = dense_image(&layout(), 0x42, PAGE);
     let case = Case::new("threads", layout(), image, (4 * MIB, 4 * MIB));
-    for round in 0..20u64 {
-        let mut run = run(&case);
-        run.write(1, &[1]);
+    let rounds = (0..20u64).flat_map(|round| runs(&case).into_iter().map(move |run| (round, run)));
+    for (round, mut run) in rounds {
+        for page in 0..480 {
+            run.write(page, &[1]);
+        }
         run.snapshot(false);
         let slot = &run.slot;
         let (first, barrier) = (run.place(0), std::sync::Barrier::new(4));
@@ -169,11 +193,17 @@ fn threads_that_write_at_the_same_time_lose_nothing() {
 }
 
 /// A forked process has read-only pages, too, and makes its own writable, however that is asked for.
+/// What it does there changes nothing for its parent.
 #[test]
 fn forked_processes_make_their_own_pages_writable() {
     let case = small();
-    let mut run = run(&case);
-    run.write(1, &[1]);
+    runs(&case).into_iter().for_each(fork_and_write);
+}
+
+fn fork_and_write(mut run: Run<'_>) {
+    for page in [1, 2, 5, 6, 9] {
+        run.write(page, &[1]);
+    }
     run.snapshot(false);
     run.write(2, &[2]);
     for way in 0..4 {
@@ -201,6 +231,7 @@ fn forked_processes_make_their_own_pages_writable() {
                 write_by_kernel(&run.slot, run.place(5), &[5; 3]);
                 run.write(6, &[6]);
                 run.snapshot(false);
+                run.write(9, &[9]);
                 drop(run);
             }));
             // SAFETY: ends this child.
@@ -250,15 +281,16 @@ fn pages_are_protected_for_users_without_rights() {
             unsafe { libc::geteuid() != 0 || libc::setgid(65534) == 0 && libc::setuid(65534) == 0 };
         assert!(changed && protects_writes());
         let case = small();
-        let mut run = run(&case);
-        for page in 1..9 {
-            run.write(page, &[page as u8]);
+        for mut run in runs(&case) {
+            for page in 1..9 {
+                run.write(page, &[page as u8]);
+            }
+            run.snapshot(false);
+            run.write(3, &[9]);
+            run.write(30, &[9]);
+            run.snapshot_after(2, false);
+            assert_eq!(run.slot.delta_tracker(), Ok(run.tracker));
         }
-        run.snapshot(false);
-        run.write(3, &[9]);
-        run.write(30, &[9]);
-        run.snapshot_after(2, false);
-        assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Protect));
     });
 }
 

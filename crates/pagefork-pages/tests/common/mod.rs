@@ -198,8 +198,13 @@ pub fn held() -> Held {
     }
 }
 
-/// Has writes to pages that are read-only noted, as the runtime's handler does.
+/// Has writes to pages that are read-only or write-protected noted, as the runtime's handlers do.
 pub fn handle_refused_writes() {
+    handle_refused_writes_by(&[libc::SIGSEGV, libc::SIGBUS]);
+}
+
+/// Installs the handler of these signals alone, in a process once.
+pub fn handle_refused_writes_by(signals: &[libc::c_int]) {
     static INSTALLED: std::sync::Once = std::sync::Once::new();
     unsafe extern "C" fn on_signal(
         signal: libc::c_int,
@@ -212,7 +217,11 @@ pub fn handle_refused_writes() {
             let is_write = context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0;
             (is_write, (*info).si_addr().addr())
         };
-        if !(is_write && pagefork_pages::lift_protection(address)) {
+        let lift = match signal {
+            libc::SIGBUS => pagefork_pages::serve_fault,
+            _ => pagefork_pages::lift_protection,
+        };
+        if !(is_write && lift(address)) {
             // SAFETY: the instruction is made again, and ends the process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
@@ -223,8 +232,11 @@ pub fn handle_refused_writes() {
             let mut action = std::mem::zeroed::<libc::sigaction>();
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+            for signal in signals {
+                assert_eq!(libc::sigaction(*signal, &action, std::ptr::null_mut()), 0);
+            }
         }
         pagefork_pages::lift_protection_is_called();
+        pagefork_pages::serve_fault_is_called();
     });
 }

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pagefork_pages::{FaultPlace, lift_protection, stand_in};
+use pagefork_pages::{FaultPlace, lift_protection, serve_fault, stand_in};
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
@@ -65,6 +65,7 @@ pub(crate) fn install() -> Result<(), SystemError> {
         }
         pagefork_pages::stand_in_is_called();
         pagefork_pages::lift_protection_is_called();
+        pagefork_pages::serve_fault_is_called();
         Ok(())
     });
     result.map_err(|code| SystemError::SignalHandler(io::Error::from_raw_os_error(code)))
@@ -125,7 +126,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         let address = (*info).si_addr().addr();
         let answer = if sent {
             SignalAnswer::NotOurs
-        } else if is_refused_write(signal, &*info, &*context.cast()) && lift_protection(address) {
+        } else if is_write(&*context.cast()) && is_served_write(signal, (*info).si_code, address) {
             SignalAnswer::Again
         } else {
             continue_as_trap(signal, &*info, &mut *context.cast())
@@ -288,10 +289,18 @@ fn classify(
     }
 }
 
-/// Whether an instruction has written to a page that is there and may not be written.
-fn is_refused_write(signal: c_int, info: &siginfo_t, context: &ucontext_t) -> bool {
-    let written = context.uc_mcontext.gregs[libc::REG_ERR as usize] & FAULT_WRITE != 0;
-    (signal, info.si_code) == (libc::SIGSEGV, SEGV_ACCERR) && written
+/// Whether an instruction has written to memory.
+fn is_write(context: &ucontext_t) -> bool {
+    context.uc_mcontext.gregs[libc::REG_ERR as usize] & FAULT_WRITE != 0
+}
+
+/// Makes a page writable that may not be written so that writes to it are noticed. Whether it was.
+fn is_served_write(signal: c_int, si_code: c_int, address: usize) -> bool {
+    match (signal, si_code) {
+        (libc::SIGSEGV, SEGV_ACCERR) => lift_protection(address),
+        (libc::SIGBUS, BUS_ADRERR) => serve_fault(address),
+        _ => false,
+    }
 }
 
 /// Whether a page that is there cannot be read.
