@@ -150,7 +150,10 @@ enum pagefork_reset_enum {
   /* Without copy-on-write: what differs is copied. */
   PAGEFORK_RESET_COPY,
   /* As RESIDENT, but pages that runs write seldom stay under write protection, without being looked at. */
-  PAGEFORK_RESET_PROTECT
+  PAGEFORK_RESET_PROTECT,
+  /* Without copy-on-write: a page is copied when it is touched, by a signal. Not for processes that are
+   * forked. It is there to be compared. */
+  PAGEFORK_RESET_FAULT
 };
 
 /* How memories become longer. */

@@ -33,8 +33,11 @@ const GUEST: &str = r#"(module (memory 1) (table 1 funcref) (data (i32.const 0) 
 pub(crate) fn doctor() -> Result<ExitCode, String> {
     let machine = [processor(), engine(), guest()];
     let needed = NEEDED.map(|needed| needed.try_out());
-    let resets: Vec<Finding> =
-        strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
+    let resets: Vec<Finding> = strategy()
+        .into_iter()
+        .chain(RESETS.map(|wanted| wanted.try_out()))
+        .chain([touches()])
+        .collect();
     let growth = [growth_in_files()];
     let [noted] = SNAPSHOTS.map(|wanted| wanted.try_out());
     let snapshots = [noted, read_only_pages(), write_faults()];
@@ -335,6 +338,25 @@ fn read_only_pages() -> Finding {
             "All private pages are compared where --deltas protect is asked for: memory that can be written \
              counts against a limit here, and may not become writable again. Set vm.overcommit_memory to \
              0 or 1, and lift RLIMIT_DATA (ulimit -d unlimited).",
+        ),
+    }
+}
+
+/// Whether pages can get their contents when they are touched.
+fn touches() -> Finding {
+    let name = "userfaultfd touches";
+    match pagefork_pages::faults_at_touches() {
+        true => Finding::new(
+            Verdict::Ok,
+            name,
+            "a touch of a page without contents is a signal in the thread that touches it (for --reset \
+             fault)",
+        ),
+        false => Finding::new(
+            Verdict::Limited,
+            name,
+            "Written pages are discarded where --reset fault is asked for. Permit the system call \
+             userfaultfd in the seccomp filter of the container.",
         ),
     }
 }

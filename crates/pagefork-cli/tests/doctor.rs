@@ -47,6 +47,7 @@ fn this_machine_runs_guests() {
         "userfaultfd WP_ASYNC",
         "read-only pages",
         "userfaultfd write faults",
+        "userfaultfd touches",
         "address space",
         "vm.max_map_count",
         "RLIMIT_AS",

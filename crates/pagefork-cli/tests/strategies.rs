@@ -6,7 +6,8 @@ use std::process::Command;
 
 use common::{assert_fails, file, pagefork};
 
-const RESETS: [&str; 7] = ["auto", "remap", "discard", "scan", "resident", "protect", "copy"];
+const RESETS: [&str; 8] =
+    ["auto", "remap", "discard", "scan", "resident", "protect", "copy", "fault"];
 const GROWTHS: [&str; 6] = ["auto", "mprotect", "kept", "checked", "checked=128KiB", "ftruncate"];
 
 /// Grows its memory, and gives what it finds and then leaves there; or reads behind its end.
@@ -92,7 +93,7 @@ fn a_strategy_that_cannot_be_had_is_said_and_nothing_if_none_was_asked_for() {
         assert_eq!(ended.stdout, b"21\n", "{options}");
         String::from_utf8(ended.stderr).unwrap()
     };
-    for reset in ["auto", "remap", "discard", "scan", "resident", "protect"] {
+    for reset in ["auto", "remap", "discard", "scan", "resident", "protect", "fault"] {
         let expected =
             format!("reset by copy (asked for: {reset}): copy-on-write is switched off\n");
         let stderr = said(&format!("run --no-cache --reset {reset}"));

@@ -60,6 +60,7 @@ pub use crate::os::fork::{this_process, working};
 #[doc(hidden)]
 pub use crate::os::inject;
 pub use crate::os::limits::HostLimits;
+pub use crate::os::page_faults::faults_at_touches;
 pub use crate::os::procmaps;
 pub use crate::os::stand_in::{stand_in, stand_in_is_called};
 pub use crate::os::write_fault::{faults_at_writes, serve_fault, serve_fault_is_called};

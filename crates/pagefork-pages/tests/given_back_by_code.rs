@@ -105,7 +105,7 @@ fn what_is_given_back_takes_no_memory_and_small_ranges_are_only_written() {
         slot.grow_memory(0, size).unwrap();
         slot.enter();
         write(&slot, none.memory(0), &pattern(3, size));
-        let keeps = !matches!(reset, ResetKind::Remap | ResetKind::Discard);
+        let keeps = !matches!(reset, ResetKind::Remap | ResetKind::Discard | ResetKind::Fault);
         assert_eq!(slot.gains_by_discarding(size), !keeps || size >= 4 * MIB, "{reset}");
         assert_eq!(slot.discard_memory(0, 0..WASM_PAGE - 1).unwrap(), Discarded::Zeroed);
         let done = slot.discard_memory(0, 0..size).unwrap();

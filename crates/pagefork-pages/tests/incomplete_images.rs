@@ -128,7 +128,7 @@ fn by(reset: ResetKind) -> StrategyConfig {
 
 /// Those that map images, and do not copy them first.
 fn mapping() -> impl Iterator<Item = ResetKind> {
-    ResetKind::ALL.into_iter().filter(|kind| *kind != ResetKind::Copy)
+    ResetKind::ALL.into_iter().filter(|kind| ![ResetKind::Copy, ResetKind::Fault].contains(kind))
 }
 
 /// The slot in which code of this thread "runs": a SIGBUS asks it.
@@ -183,7 +183,7 @@ extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
     // SAFETY: the kernel gives a valid structure.
     let address = unsafe { (*info).si_addr().addr() };
     // Once all are here, pages may be protected.
-    if pagefork_pages::serve_fault(address) {
+    if pagefork_pages::serve_fault(address, true) {
         return;
     }
     // SAFETY: those who run keep their slots.

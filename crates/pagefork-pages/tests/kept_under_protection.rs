@@ -242,6 +242,7 @@ const STATES: [(&str, fn(&Case, &mut Slot, u64)); 9] = [
     ("written by the kernel", |case, slot, page| {
         slot.note_external_writer(ExternalWriter::UntilReset);
         let place = slot.start().wrapping_add(at(case, page) as usize);
+        slot.wait_at(place.addr()..place.addr() + 64).unwrap();
         // SAFETY: the call writes to pages of the slot, which this thread alone uses.
         assert_eq!(unsafe { libc::getrandom(place.cast(), 64, 0) }, 64);
     }),

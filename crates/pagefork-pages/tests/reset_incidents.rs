@@ -273,6 +273,7 @@ fn what_the_kernel_writes_to_the_stack_is_gone_for_another_owner() {
 /// By read(2).
 fn read_into(slot: &Slot, at: u64) {
     let to = slot.start().wrapping_add(at as usize);
+    slot.wait_at(to.addr()..to.addr() + 3 * PAGE as usize).unwrap();
     // SAFETY: callers name accessible pages of a slot that only they use.
     let to = unsafe { std::slice::from_raw_parts_mut(to, 3 * PAGE as usize) };
     std::fs::File::open("/proc/self/exe").unwrap().read_exact(to).unwrap();
@@ -282,6 +283,7 @@ fn read_into(slot: &Slot, at: u64) {
 fn copy_into(slot: &Slot, at: u64) {
     let bytes = [0xd0u8; 5000];
     let to = slot.start().wrapping_add(at as usize);
+    slot.wait_at(to.addr()..to.addr() + bytes.len()).unwrap();
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
     // SAFETY: as in `read_into`.

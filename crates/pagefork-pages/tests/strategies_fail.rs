@@ -185,11 +185,14 @@ fn each_failure_of_a_snapshot_leaves_slot_and_image_as_they_were() {
                     write(&slot, case.memory(0) + page * PAGE, &[0x2f; 20]);
                 }
                 let changed = fail_nth(nth, libc::EIO, || slot.changed_pages());
-                assert_eq!(changed.value.is_err(), changed.failed.is_some(), "{what}");
+                // A page that could not be copied when it was touched is touched again.
+                let fails =
+                    |failed: Option<Call>| failed.is_some_and(|call| call != Call::CopyPage);
+                assert_eq!(changed.value.is_err(), fails(changed.failed), "{what}");
                 let outcome = fail_nth(nth, libc::ENOMEM, || {
                     slot.snapshot("snapshot", &[], ImageForm::Branch)
                 });
-                assert_eq!(outcome.value.is_err(), outcome.failed.is_some(), "{what}");
+                assert_eq!(outcome.value.is_err(), fails(outcome.failed), "{what}");
                 assert_eq!(slot.changed_pages().unwrap(), case.changed_pages(&slot), "{what}");
                 let again = slot.snapshot("snapshot", &[], ImageForm::Branch).unwrap();
                 case.assert_snapshot(&slot, &again, &what);

@@ -157,7 +157,8 @@ fn modules_are_compiled_in_forked_processes() {
 #[test]
 fn what_forked_processes_write_is_restored() {
     in_own_process("what_forked_processes_write_is_restored", || {
-        for reset in ResetKind::ALL {
+        // What is served when it is touched is the process's own.
+        for reset in ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Fault) {
             let config = StrategyConfig { reset, ..StrategyConfig::default() };
             let engine = Engine::new(Config::new().strategies(config)).unwrap();
             let pre = pre(&engine);
@@ -218,53 +219,70 @@ fn what_lies_idle_in_a_forked_process_is_given_back() {
 #[test]
 fn memories_that_grow_in_files_stay_with_their_process() {
     in_own_process("memories_that_grow_in_files_stay_with_their_process", || {
-        let strategies =
-            StrategyConfig { growth: GrowthKind::Ftruncate, ..StrategyConfig::default() };
-        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
-        let pre = pre(&engine);
-        let (mut store, instance) = pre.spawn(-1).unwrap();
-        assert_eq!(instance.growth(&store).used, GrowthKind::Ftruncate);
-        let memory = instance.get_memory(&mut store, "memory").unwrap();
-        memory.grow(&mut store, 3).unwrap();
-        let place = 5 * 65536 + 7;
-        memory.write(&mut store, place, b"parent").unwrap();
-        drop(pre.spawn(-1).unwrap());
-        let is_refused = |error: &pagefork::Error| {
-            let text = format!("{error:?}");
-            text.contains("make a new instance")
-        };
-        for how in [How::Library, How::Call] {
-            in_child(how, &format!("{how:?}"), || {
-                let write = instance.get_typed_func::<u32, ()>(&mut store, "write").unwrap();
-                assert!(is_refused(&write.call(&mut store, 9).unwrap_err()));
-                assert!(memory.write(&mut store, place, b"child").is_err());
-                assert!(memory.read(&store, place, &mut [0; 5]).is_err());
-                assert!(memory.grow(&mut store, 1).is_err());
-                assert!(store.reset(-1).is_err());
-                // New ones are its own.
-                let own = Engine::new(Config::new().strategies(strategies)).unwrap();
-                let module = Module::new(&own, "(module (memory (export \"m\") 1))").unwrap();
-                let mut store = Store::new(&own, ());
-                let instance = Instance::new(&mut store, &module, &[]).unwrap();
-                let memory = instance.get_memory(&mut store, "m").unwrap();
-                memory.grow(&mut store, 2).unwrap();
-                memory.write(&mut store, 2 * 65536, b"own").unwrap();
-            });
-            let mut found = [0; 6];
-            memory.read(&store, place, &mut found).unwrap();
-            assert_eq!(&found, b"parent");
-        }
-        // A host function that forks: the guest goes on in the parent alone.
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            store.set_timeout(Some(Duration::from_millis(50))).unwrap();
-            let function = instance.get_typed_func::<(), ()>(&mut store, "fork").unwrap();
-            function.call(&mut store, ()).unwrap_err()
-        }));
-        match *store.data() {
-            0 => end(|| assert!(is_refused(&ended.unwrap()))),
-            child => wait(child, "a call that forked"),
-        }
-        let error = ended.unwrap();
-        assert_eq!(error.downcast_ref::<Trap>().unwrap().code(), TrapCode::Interrupt);
+        let growth = GrowthKind::Ftruncate;
+        stay_with_their_process(StrategyConfig { growth, ..StrategyConfig::default() });
     });
+}
+
+/// Pages that get their contents when they are touched would be zero in a child.
+#[test]
+fn pages_that_are_served_stay_with_their_process() {
+    in_own_process("pages_that_are_served_stay_with_their_process", || {
+        let reset = ResetKind::Fault;
+        stay_with_their_process(StrategyConfig { reset, ..StrategyConfig::default() });
+    });
+}
+
+fn stay_with_their_process(strategies: StrategyConfig) {
+    let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+    let pre = pre(&engine);
+    let (mut store, instance) = pre.spawn(-1).unwrap();
+    let growth = instance.growth(&store).used;
+    if strategies.reset == ResetKind::Fault && instance.strategy(&store).used != ResetKind::Fault {
+        eprintln!("NOT TESTED: this kernel raises no signals at touches");
+        return;
+    }
+    assert_eq!(growth, strategies.growth);
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    memory.grow(&mut store, 3).unwrap();
+    let place = 5 * 65536 + 7;
+    memory.write(&mut store, place, b"parent").unwrap();
+    drop(pre.spawn(-1).unwrap());
+    let is_refused = |error: &pagefork::Error| {
+        let text = format!("{error:?}");
+        text.contains("make a new instance")
+    };
+    for how in [How::Library, How::Call] {
+        in_child(how, &format!("{how:?}"), || {
+            let write = instance.get_typed_func::<u32, ()>(&mut store, "write").unwrap();
+            assert!(is_refused(&write.call(&mut store, 9).unwrap_err()));
+            assert!(memory.write(&mut store, place, b"child").is_err());
+            assert!(memory.read(&store, place, &mut [0; 5]).is_err());
+            assert!(memory.grow(&mut store, 1).is_err());
+            assert!(store.reset(-1).is_err());
+            // New ones are its own.
+            let own = Engine::new(Config::new().strategies(strategies)).unwrap();
+            let module = Module::new(&own, "(module (memory (export \"m\") 1))").unwrap();
+            let mut store = Store::new(&own, ());
+            let instance = Instance::new(&mut store, &module, &[]).unwrap();
+            let memory = instance.get_memory(&mut store, "m").unwrap();
+            memory.grow(&mut store, 2).unwrap();
+            memory.write(&mut store, 2 * 65536, b"own").unwrap();
+        });
+        let mut found = [0; 6];
+        memory.read(&store, place, &mut found).unwrap();
+        assert_eq!(&found, b"parent");
+    }
+    // A host function that forks: the guest goes on in the parent alone.
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        store.set_timeout(Some(Duration::from_millis(50))).unwrap();
+        let function = instance.get_typed_func::<(), ()>(&mut store, "fork").unwrap();
+        function.call(&mut store, ()).unwrap_err()
+    }));
+    match *store.data() {
+        0 => end(|| assert!(is_refused(&ended.unwrap()))),
+        child => wait(child, "a call that forked"),
+    }
+    let error = ended.unwrap();
+    assert_eq!(error.downcast_ref::<Trap>().unwrap().code(), TrapCode::Interrupt);
 }

@@ -18,7 +18,7 @@ use crate::objects::fallible::{OutBox, fallible, make, string};
 const CONFIG: &str = "configuration";
 
 /// How slots are reset, by the numbers of `pagefork_reset_enum`.
-pub(super) const RESETS: [ResetKind; 7] = [
+pub(super) const RESETS: [ResetKind; 8] = [
     ResetKind::Auto,
     ResetKind::Remap,
     ResetKind::Discard,
@@ -26,6 +26,7 @@ pub(super) const RESETS: [ResetKind; 7] = [
     ResetKind::Resident,
     ResetKind::Copy,
     ResetKind::Protect,
+    ResetKind::Fault,
 ];
 
 /// How slots are reset and memories grow, as the header has it.

@@ -440,12 +440,12 @@ static void programs(wasm_engine_t *engine) {
 /* What is done is what was asked for, unless this machine cannot do it: the words say so then. */
 static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
   static const char *const resets[] = {"auto",     "remap", "discard", "scan",
-                                       "resident", "copy",  "protect"};
+                                       "resident", "copy",  "protect", "fault"};
   static const char *const growths[] = {"mprotect", "checked", "kept", "auto", "ftruncate"};
   uint8_t used = 99;
   wasm_message_t why;
   OK(pagefork_instance_strategy(instance, &used, &why));
-  CHECK(used <= PAGEFORK_RESET_PROTECT && strstr(why.data, resets[used]) == why.data);
+  CHECK(used <= PAGEFORK_RESET_FAULT && strstr(why.data, resets[used]) == why.data);
   CHECK(reset == PAGEFORK_RESET_AUTO || used == reset || strstr(why.data, "(asked for: "));
   CHECK(used != PAGEFORK_RESET_AUTO && !why.data[why.size - 1]);
   wasm_byte_vec_delete(&why);
@@ -464,7 +464,7 @@ static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
 
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
-  for (uint8_t reset = 0; reset <= PAGEFORK_RESET_PROTECT; reset++) {
+  for (uint8_t reset = 0; reset <= PAGEFORK_RESET_FAULT; reset++) {
     for (uint8_t growth = 0; growth <= PAGEFORK_GROWTH_FTRUNCATE; growth++) {
       for (uint8_t bounds = 0; bounds <= PAGEFORK_BOUNDS_DUAL; bounds++) {
         pagefork_strategies_t strategies = {.reset = reset, .growth = growth, .bounds = bounds,

@@ -252,9 +252,11 @@ displayed! {
         GivenUp = "they were given up, because nobody has them any more",
         /// This process was forked from the one that they come to.
         Forked = "they come to the process that this one was forked from: start a new one instead",
-        /// What memories have grown by lies in a file of the process that this one was forked from.
-        OfParent = "memories of this instance grow in a file (growth by ftruncate) of the process \
-                    that this one was forked from: make a new instance instead",
+        /// What memories have grown by lies in a file of the process that this one was forked from, or
+        /// pages get their contents there when they are touched.
+        OfParent = "memories of this instance grow in a file (growth by ftruncate), or get their \
+                    pages when they are touched (reset by fault), in the process that this one was \
+                    forked from: make a new instance instead",
         /// Nothing would tell of a touch of them.
         NotServed = "this system does not tell of faults in them (userfaultfd), so nothing runs \
                      before all are here",
@@ -360,6 +362,8 @@ displayed! {
         UnfaultWrites = "make write-protected pages writable again (userfaultfd)",
         /// Have faults in absent pages told, and give such pages contents.
         ServeFaults = "have faults in absent pages told (userfaultfd)",
+        /// Copy a page that was touched. It is made by handlers of signals.
+        CopyPage = "copy a page that was touched (userfaultfd)",
         /// Have that end.
         UnserveFaults = "have faults told no more (userfaultfd)",
         /// Make a descriptor that tells of something.

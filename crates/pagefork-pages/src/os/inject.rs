@@ -34,7 +34,8 @@ pub fn fail_nth<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Injected<R>
     fail(Plan::FailAfter { left: nth, code, once: true }, nth, body)
 }
 
-/// As [`fail_nth`], but all later calls fail too.
+/// As [`fail_nth`], but all later calls fail too: but not those that copy pages which were touched, since
+/// who touches a page cannot be told that, and the process ends.
 pub fn fail_from<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Injected<R> {
     fail(Plan::FailAfter { left: nth, code, once: false }, nth, body)
 }
@@ -112,6 +113,7 @@ pub(crate) fn verdict(call: Call) -> Injection {
         }
     });
     match PLAN.get() {
+        Plan::FailAfter { left: 0, once: false, .. } if call == Call::CopyPage => Injection::Make,
         Plan::FailAfter { left: 0, code, once } => {
             if once {
                 PLAN.set(Plan::Nothing);

@@ -40,6 +40,8 @@ pub(crate) mod write_watch;
 pub(crate) mod address_list;
 /// Which pages were written: by a handler of SIGSEGV.
 pub(crate) mod write_guard;
+/// Pages that get their contents when they are touched: by a handler of SIGBUS.
+pub(crate) mod page_faults;
 /// Which pages were written: by a handler of SIGBUS.
 pub(crate) mod write_fault;
 /// What holds in a process that was forked.

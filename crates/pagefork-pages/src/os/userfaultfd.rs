@@ -161,9 +161,22 @@ impl Userfaultfd {
     /// # Errors
     /// `EEXIST` if the first page has contents, and they stay.
     pub(crate) fn copy(&self, address: u64, bytes: &[u8]) -> Result<u64, CallFailure> {
-        let (from, length) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
+        let from = bytes.as_ptr().expose_provenance();
+        self.copy_from(self.calls[0], address, from, bytes.len() as u64)
+    }
+
+    /// As [`Self::copy`], of `length` bytes at the address `from`: of what is not readable there none
+    /// is copied, and that is an error. Async-signal-safe.
+    pub(crate) fn copy_from(
+        &self,
+        call: Call,
+        address: u64,
+        from: usize,
+        length: u64,
+    ) -> Result<u64, CallFailure> {
+        let from = from as u64;
         let mut copy = UffdioCopy { to: address, from, length, mode: 0, copied: 0 };
-        match self.control(self.calls[0], COPY, &mut copy) {
+        match self.control(call, COPY, &mut copy) {
             Ok(()) => Ok(length),
             Err(failure) if failure.errno == Errno::AGAIN && copy.copied > 0 => {
                 Ok(copy.copied as u64)

@@ -19,7 +19,7 @@ use crate::os::lock::lock;
 use crate::os::reservation::Reservation;
 use crate::os::sys::{self, CallFailure};
 use crate::os::userfaultfd::{RegisterMode, Userfaultfd, feature};
-use crate::os::{absent_pages, memfd};
+use crate::os::{absent_pages, memfd, page_faults};
 
 /// At most this many pages are lifted at once: each that is not written then is compared in vain.
 const RUN_MAX: usize = 64;
@@ -36,7 +36,8 @@ static IS_CALLED: AtomicBool = AtomicBool::new(false);
 static PROTECTED: AddressList<AtomicPtr<Protected>> = AddressList::new();
 
 /// Says that from now on a handler of SIGBUS in this process calls [`serve_fault`]: then
-/// [`DeltaTracker::Fault`](crate::DeltaTracker::Fault) can write-protect pages of slots.
+/// [`DeltaTracker::Fault`](crate::DeltaTracker::Fault) can write-protect pages of slots, and slots can
+/// be reset by [`ResetKind::Fault`](crate::ResetKind::Fault).
 ///
 /// # Examples
 ///
@@ -49,22 +50,28 @@ pub(crate) fn is_called() -> bool {
     IS_CALLED.load(Ordering::Relaxed)
 }
 
-/// Lifts the write protection of the page at this address if a slot has it to notice writes. Returns
+/// Gives the page at this address contents if a slot has it get them when it is touched, or, if the
+/// instruction has written, lifts its write protection if a slot has it to notice writes. Returns
 /// whether the instruction that has raised the signal is to be made again.
 ///
-/// For handlers of SIGBUS with the code `BUS_ADRERR`, raised by a *write* of code that uses the slot:
-/// it is async-signal-safe, takes no lock, and leaves `errno`.
+/// For handlers of SIGBUS with the code `BUS_ADRERR`, raised by code that uses the slot, the host's
+/// too: it is async-signal-safe, takes no lock, and leaves `errno`.
 ///
 /// # Examples
 ///
 /// ```
 /// // What a handler does with the address in its `siginfo_t`:
 /// let page = [0u8; 4096];
-/// assert!(!pagefork_pages::serve_fault(page.as_ptr().addr()), "it is no page of a slot");
+/// let is_write = true;
+/// assert!(!pagefork_pages::serve_fault(page.as_ptr().addr(), is_write), "it is no page of a slot");
 /// // Once it is installed:
 /// pagefork_pages::serve_fault_is_called();
 /// ```
-pub fn serve_fault(address: usize) -> bool {
+pub fn serve_fault(address: usize, is_write: bool) -> bool {
+    page_faults::serve_touch(address) || is_write && serve_write(address)
+}
+
+fn serve_write(address: usize) -> bool {
     let Some(entry) = PROTECTED.find(address) else { return false };
     // SAFETY: the entry is that of a slot which the thread uses that has just written there, so what
     // is protected lives until the write has been made.

@@ -27,7 +27,9 @@ impl FaultedPages {
     /// for one purpose.
     pub(crate) fn are_possible_in(pages: &SlotPages) -> bool {
         let image = pages.image();
-        !image.is_incomplete() && (pages.copies_image() || !image.could_be_cut())
+        !pages.serves_image()
+            && !image.is_incomplete()
+            && (pages.copies_image() || !image.could_be_cut())
     }
 
     /// Whether pages can be protected of which it is not known whether they are private.

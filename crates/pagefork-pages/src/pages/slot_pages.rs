@@ -15,6 +15,7 @@ use crate::image::incomplete::RegisteredMap;
 use crate::image::{Image, Source, Unsealed};
 use crate::os::error::{Feature, PagesError};
 use crate::os::features::HostFeatures;
+use crate::os::page_faults::PageFaults;
 use crate::os::reservation::PageKind;
 use crate::os::stand_in::{self, FileWatch};
 use crate::pages::bounds::SlotBounds;
@@ -26,11 +27,14 @@ use crate::pages::zones::{MemorySize, SlotConfig};
 
 use self::absence::wait_for_copies;
 use self::grown::GrowthFiles;
+use self::served::served_maps;
 
 /// What slots do of whose images pages are absent.
 mod absence;
 /// Memories that grow in files of their own.
 mod grown;
+/// Images whose pages are copied when they are touched.
+mod served;
 /// Ranges that are made zero.
 mod zeroed;
 
@@ -48,6 +52,8 @@ pub(crate) struct Setup {
     /// Whether the image is copied into anonymous pages instead of mapped
     /// copy-on-write.
     pub(crate) copies_image: bool,
+    /// Whether each page of the image is copied when it is touched. Then `copies_image` is set, too.
+    pub(crate) serves_image: bool,
     /// Whether the image is read to restore pages.
     pub(crate) restores: bool,
     /// Whether huge pages are kept out.
@@ -61,6 +67,7 @@ impl Setup {
     pub(crate) const PLAIN: Self = Self {
         growth: GrowthKind::Mprotect,
         copies_image: false,
+        serves_image: false,
         restores: false,
         small_pages: SmallPages::Unsure,
         discards: true,
@@ -82,6 +89,9 @@ pub(crate) enum SmallPages {
 pub(crate) struct SlotPages {
     /// Maps of pages that may be absent. Others take their place before this forgets them.
     registered: Vec<RegisteredMap>,
+    /// Pages of the image that get their contents when they are touched. It goes before `image` does,
+    /// where those lie.
+    served: Option<PageFaults>,
     /// Notices pages that are gone, if the image lies in a file that could be cut short. It goes
     /// before the addresses do: another slot that has them is watched by its own.
     watch: Option<FileWatch>,
@@ -164,7 +174,8 @@ impl SlotPages {
         let beside = u64::from(image.is_partly_held());
         // Each file that a memory grows in is a map of its own.
         let files = if setup.growth == GrowthKind::Ftruncate { sizes.len() as u64 } else { 0 };
-        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + files)?;
+        let served = if setup.serves_image { served_maps(&sources, image) } else { 0 };
+        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + files + served)?;
         let kind = match setup.small_pages {
             SmallPages::OfMaps => PageKind::Small,
             _ => PageKind::Any,
@@ -173,6 +184,7 @@ impl SlotPages {
         let mut slot = Self {
             bounds: place_bounds(&zones, pages.start()),
             registered: Vec::new(),
+            served: None,
             pages,
             _maps: maps,
             zones,
@@ -214,6 +226,7 @@ impl SlotPages {
         }
         self.pages.replace(0..self.zones.size)?;
         self.registered.clear();
+        self.served = None;
         self.image = Arc::clone(image);
         self.sources = sources;
         self.memories.clear();
@@ -243,6 +256,10 @@ impl SlotPages {
                 self.watch = Some(FileWatch::new(start..start + self.zones.size as usize));
             }
             (false, _) => self.watch = None,
+        }
+        if setup.serves_image {
+            // Before pages are accessible, so that none has contents then.
+            self.serve_image()?;
         }
         let first_end = if self.memories.is_empty() { self.zones.base } else { self.filled_end(0) };
         self.pages.commit(self.zones.stack.start..first_end)?;
@@ -275,7 +292,7 @@ impl SlotPages {
                 self.pages.prefetch(range.clone())?;
             }
         }
-        if setup.copies_image {
+        if setup.copies_image && !setup.serves_image {
             for source in &self.sources {
                 // SAFETY: images lie in what was made accessible above.
                 unsafe { self.restore_from(source, source.slot.clone()) };
@@ -295,6 +312,10 @@ impl SlotPages {
     /// Copies the pages in which a branch differs from the image that is mapped. They are
     /// private from then on.
     fn copy_differing(&self) {
+        // Those are copied when they are touched.
+        if self.setup.serves_image {
+            return;
+        }
         for page in self.differing_pages() {
             // SAFETY: images lie in what is accessible as soon as a slot is filled, and no other
             // code uses a slot while it is filled or reset.
@@ -698,7 +719,8 @@ impl SlotPages {
     fn can_discard_around(&self, range: &Range<u64>) -> bool {
         let of_image =
             |source: &Source| source.slot.start < range.end && range.start < source.slot.end;
-        self.setup.discards && !(self.setup.copies_image && self.sources.iter().any(of_image))
+        let is_lost = self.setup.copies_image && !self.setup.serves_image;
+        self.setup.discards && !(is_lost && self.sources.iter().any(of_image))
     }
 
     /// Throws away what has been written in `range`, where that makes it as the

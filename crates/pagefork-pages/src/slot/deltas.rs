@@ -88,7 +88,9 @@ impl Deltas {
         let method = method(false)?;
         let scans = matches!(method, Some(Method::Scan { .. }));
         Ok(match self.asked {
-            DeltaTracker::Writes if !scans || !notes_writes() => DeltaTracker::Compare,
+            DeltaTracker::Writes if !scans || !notes_writes() || pages.serves_image() => {
+                DeltaTracker::Compare
+            }
             DeltaTracker::Fault
                 if (method.is_none() && !FaultedPages::are_possible_unseen())
                     || self.exposed != Exposed::No
@@ -140,6 +142,8 @@ impl Deltas {
         // also where an image was copied.
         let of_last = match self.asked {
             DeltaTracker::Off => of_image,
+            // What is private no more may have been so then.
+            _ if pages.serves_image() => of_image,
             _ => method(false)?.unwrap_or(of_image),
         };
         let regions = find(pages, of_last, watches)?;

@@ -33,7 +33,8 @@ impl Slot {
     }
 
     /// Whether the slot can be used in this process alone, and not in those that are forked from it:
-    /// memories of it [grow in files](crate::GrowthKind::Ftruncate).
+    /// memories of it [grow in files](crate::GrowthKind::Ftruncate), or it gets its pages [when they
+    /// are touched](crate::ResetKind::Fault).
     ///
     /// # Examples
     ///

@@ -4,7 +4,9 @@ use std::sync::OnceLock;
 
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
+use crate::os::page_faults::faults_at_touches;
 use crate::os::pagemap::{Finder, Method};
+use crate::os::write_fault;
 use crate::os::write_watch::notes_writes;
 use crate::pages::budget::Budget;
 use crate::pages::slot_pages::{Setup, SmallPages};
@@ -79,7 +81,7 @@ impl Strategies {
         };
         let strategy = match choice.used {
             ResetKind::Remap => Strategy::Remap,
-            ResetKind::Discard => Strategy::Discard,
+            ResetKind::Discard | ResetKind::Fault => Strategy::Discard,
             // Where discarding does nothing, the page map proves nothing either.
             ResetKind::Copy if method.is_none() || !features.discard => Strategy::Compare,
             ResetKind::Scan | ResetKind::Resident | ResetKind::Protect | ResetKind::Copy => {
@@ -89,7 +91,8 @@ impl Strategies {
         };
         let setup = Setup {
             growth: config.growth,
-            copies_image: choice.used == ResetKind::Copy,
+            copies_image: matches!(choice.used, ResetKind::Copy | ResetKind::Fault),
+            serves_image: choice.used == ResetKind::Fault,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
                 ResetKind::Auto if huge_pages != HugePagePolicy::Refused => SmallPages::Unsure,
@@ -107,7 +110,7 @@ impl Strategies {
     }
 
     fn choose(&self, features: &HostFeatures) -> (Choice, Option<Method>) {
-        use ResetKind::{Auto, Copy, Discard, Protect, Remap, Resident, Scan};
+        use ResetKind::{Auto, Copy, Discard, Fault, Protect, Remap, Resident, Scan};
         let asked = self.config().reset;
         let copy_on_write = self.config().copy_on_write && !is_switched_off();
         // Of a copied image a page of zeros becomes the shared one where the kernel splits
@@ -124,6 +127,10 @@ impl Strategies {
             Remap => (Remap, Reason::Asked),
             _ if !features.discard => (Remap, Reason::DiscardDoesNothing),
             Discard => (Discard, Reason::Asked),
+            Fault if !write_fault::is_called() || !faults_at_touches() => {
+                (Discard, Reason::NoFaults)
+            }
+            Fault => (Fault, Reason::Asked),
             _ if method.is_none() => (Discard, Reason::NoPageMap),
             Resident | Protect if !features.small_pages => (Scan, Reason::HugePages),
             Protect if self.config().deltas != DeltaTracker::Off || !notes_writes() => {
@@ -175,6 +182,12 @@ mod tests {
         use ResetKind::*;
         for kind in ResetKind::ALL {
             let zeros = kind == Copy;
+            if kind == Fault {
+                // No handler serves faults in this process.
+                let scan = Method::Scan { zeros };
+                assert_eq!(used(kind, ALL), (Discard, Reason::NoFaults, Some(scan)));
+                continue;
+            }
             assert_eq!(used(kind, ALL), (kind, Reason::Asked, Some(Method::Scan { zeros })));
             let no_scan = HostFeatures { scan: false, ..ALL };
             let reason = match kind {

@@ -44,6 +44,14 @@ pub enum ResetKind {
     /// No copy-on-write: the image is copied in, and what differs is restored. For
     /// tiny images, and where copy-on-write is switched off.
     Copy,
+    /// No copy-on-write: the kernel throws written pages away, and a touch of one that has no contents
+    /// is a SIGBUS in the thread that touches it (userfaultfd), whose handler copies it from the image,
+    /// more of them at once where pages are touched in a row ([`serve_fault`](crate::serve_fault)).
+    /// Such slots are refused in processes that are forked; who has the kernel read or write in them
+    /// waits for the pages before ([`Slot::wait`](crate::Slot::wait)). Where no handler calls that
+    /// function, or the kernel may not do it ([`faults_at_touches`](crate::faults_at_touches)), it is as
+    /// `Discard`. It is there to be compared: `Auto` does not choose it.
+    Fault,
     /// Starts with `Scan` and moves between the others by what it sees.
     #[default]
     Auto,
@@ -51,13 +59,14 @@ pub enum ResetKind {
 
 impl ResetKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Remap,
         Self::Discard,
         Self::Scan,
         Self::Resident,
         Self::Protect,
         Self::Copy,
+        Self::Fault,
         Self::Auto,
     ];
 }
@@ -71,6 +80,7 @@ impl fmt::Display for ResetKind {
             Self::Resident => "resident",
             Self::Protect => "protect",
             Self::Copy => "copy",
+            Self::Fault => "fault",
             Self::Auto => "auto",
         })
     }
@@ -265,6 +275,8 @@ pub enum Reason {
     HugePages,
     /// Pages cannot be kept under write protection.
     NoWriteProtection,
+    /// No handler serves faults, or the kernel tells of none.
+    NoFaults,
     /// It is what `Auto` starts with.
     Start,
     /// The last resets found nothing that was not known.
@@ -337,6 +349,9 @@ impl fmt::Display for Reason {
             Self::HugePages => f.write_str("huge pages cannot be kept out of a slot here"),
             Self::NoWriteProtection => {
                 f.write_str("the kernel does not note writes to protected pages here")
+            }
+            Self::NoFaults => {
+                f.write_str("touches of pages without contents are not served here (userfaultfd)")
             }
             Self::Start => f.write_str("what it starts with"),
             Self::NothingNew { resets } => {

@@ -69,7 +69,10 @@ impl Strategy {
             Self::Remap => self.refill(pages, stack, None),
             Self::Discard => {
                 stack.forget(&pages.discard_all()?);
-                Ok(ResetReport::blind(ResetKind::Discard))
+                Ok(ResetReport::blind(match pages.serves_image() {
+                    true => ResetKind::Fault,
+                    false => ResetKind::Discard,
+                }))
             }
             Self::Compare => compare_all(pages, stack),
             Self::Search(search) => search.reset(pages, writers, stack),

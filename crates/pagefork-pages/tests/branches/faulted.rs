@@ -118,18 +118,19 @@ fn signals_with_other_reasons_are_not_served_for_ever() {
         }
         run.snapshot(false);
         let address = |page: u64| run.slot.start().addr() + run.place(page) as usize;
-        let served = (0..10_000).take_while(|_| pagefork_pages::serve_fault(address(2))).count();
+        let served =
+            (0..10_000).take_while(|_| pagefork_pages::serve_fault(address(2), true)).count();
         assert!((2..9_999).contains(&served), "{served}");
         // Others are.
-        assert!(pagefork_pages::serve_fault(address(3)));
+        assert!(pagefork_pages::serve_fault(address(3), true));
         let whole = run.slot.bounds().slot();
         for outside in [0, whole.start, whole.end, whole.end - 1, usize::MAX] {
-            assert!(!pagefork_pages::serve_fault(outside), "{outside:#x}");
+            assert!(!pagefork_pages::serve_fault(outside, true), "{outside:#x}");
         }
         run.write(1, &[2]);
         run.snapshot(false);
         drop(run.slot);
-        assert!(!pagefork_pages::serve_fault(whole.start + case.memory(0) as usize));
+        assert!(!pagefork_pages::serve_fault(whole.start + case.memory(0) as usize, true));
     });
 }
 

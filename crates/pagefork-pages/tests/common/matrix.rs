@@ -76,6 +76,7 @@ impl Case {
     }
 
     pub fn spawn(&self, strategies: &Strategies) -> Slot {
+        handle_refused_writes();
         Slot::with_strategies(&self.layout, &self.image, &self.sizes, strategies).unwrap()
     }
 

@@ -145,7 +145,10 @@ pub fn poke(slot: &Slot, offset: u64, byte: u8) {
 
 /// Whether the byte at a slot offset can be read, found without a signal.
 pub fn accessible(slot: &Slot, offset: u64) -> bool {
-    readable(slot.start().wrapping_add(offset as usize).addr())
+    let address = slot.start().wrapping_add(offset as usize).addr();
+    // The kernel finds no pages that get their contents when they are touched.
+    let _ = slot.wait_at(address..address + 1);
+    readable(address)
 }
 
 /// Whether the byte at an address can be read.
@@ -217,11 +220,11 @@ pub fn handle_refused_writes_by(signals: &[libc::c_int]) {
             let is_write = context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0;
             (is_write, (*info).si_addr().addr())
         };
-        let lift = match signal {
-            libc::SIGBUS => pagefork_pages::serve_fault,
-            _ => pagefork_pages::lift_protection,
+        let is_served = match signal {
+            libc::SIGBUS => pagefork_pages::serve_fault(address, is_write),
+            _ => is_write && pagefork_pages::lift_protection(address),
         };
-        if !(is_write && lift(address)) {
+        if !is_served {
             // SAFETY: the instruction is made again, and ends the process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }

@@ -218,7 +218,7 @@ fn what_a_forked_process_maps_where_absent_pages_were_stays() {
             let deltas = StrategyConfig { deltas: DeltaTracker::Writes, ..by(kind) };
             let (mut slots, _) = arriving.serving(|| match kind {
                 // Who copies images has all come first: then nothing is absent.
-                ResetKind::Copy => Vec::new(),
+                ResetKind::Copy | ResetKind::Fault => Vec::new(),
                 _ => vec![arriving.spawn(&by(kind)), arriving.spawn(&deltas)],
             });
             // That a group is here is no help to forked processes.

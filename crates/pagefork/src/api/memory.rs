@@ -452,7 +452,7 @@ impl<'a> LocalMemory<'a> {
     pub fn wait(&self, range: Range<usize>) -> Result<(), AbsentPage> {
         // SAFETY: the slot is borrowed as long as `self` is.
         match unsafe { self.slot.as_ref() } {
-            Some(slot) if slot.is_incomplete() => {
+            Some(slot) if slot.is_incomplete() || slot.is_bound() => {
                 let start = self.bytes.as_ptr().addr();
                 let end = range.end.min(self.bytes.len());
                 slot.wait_at(start + range.start.min(end)..start + end)

@@ -126,7 +126,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         let address = (*info).si_addr().addr();
         let answer = if sent {
             SignalAnswer::NotOurs
-        } else if is_write(&*context.cast()) && is_served_write(signal, (*info).si_code, address) {
+        } else if is_served(signal, (*info).si_code, address, is_write(&*context.cast())) {
             SignalAnswer::Again
         } else {
             continue_as_trap(signal, &*info, &mut *context.cast())
@@ -294,11 +294,12 @@ fn is_write(context: &ucontext_t) -> bool {
     context.uc_mcontext.gregs[libc::REG_ERR as usize] & FAULT_WRITE != 0
 }
 
-/// Makes a page writable that may not be written so that writes to it are noticed. Whether it was.
-fn is_served_write(signal: c_int, si_code: c_int, address: usize) -> bool {
+/// Gives a page contents that gets them when it is touched, or makes one writable that may not be
+/// written so that writes to it are noticed. Whether that was done.
+fn is_served(signal: c_int, si_code: c_int, address: usize, is_write: bool) -> bool {
     match (signal, si_code) {
-        (libc::SIGSEGV, SEGV_ACCERR) => lift_protection(address),
-        (libc::SIGBUS, BUS_ADRERR) => serve_fault(address),
+        (libc::SIGSEGV, SEGV_ACCERR) => is_write && lift_protection(address),
+        (libc::SIGBUS, BUS_ADRERR) => serve_fault(address, is_write),
         _ => false,
     }
 }

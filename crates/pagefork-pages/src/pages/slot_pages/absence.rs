@@ -18,14 +18,17 @@ impl SlotPages {
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), AbsentPage> {
         self.image.check_process()?;
+        self.check_served_process()?;
         self.check_growth_process()
     }
 
-    /// Waits until all that the slot can show of its image in a range of slot offsets is here.
+    /// Waits until all that the slot can show of its image in a range of slot offsets is here, also for
+    /// the kernel.
     ///
     /// # Errors
     /// [`AbsentPage`] names what did not come.
     pub(crate) fn wait(&self, range: Range<u64>) -> Result<(), AbsentPage> {
+        self.touch_served(range.clone());
         if self.image.is_incomplete() { self.image.wait(range) } else { Ok(()) }
     }
 }

@@ -64,9 +64,9 @@ impl SlotPages {
     }
 
     /// Whether the slot can be used in this process alone: what memories have grown by is shared with
-    /// processes that are forked.
+    /// processes that are forked, or its pages are not served there.
     pub(crate) fn is_bound(&self) -> bool {
-        !self.files.is_empty()
+        !self.files.is_empty() || self.setup.serves_image
     }
 
     /// # Errors

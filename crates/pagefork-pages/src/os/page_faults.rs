@@ -1,0 +1,263 @@
+//! Pages that get their contents when they are touched: userfaultfd, by which a touch of a page that
+//! has none is a SIGBUS in the thread that touches it. A handler copies the page from where its
+//! contents lie, and some behind it.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pagefork_layout::page::{PAGE_SIZE, joined, round_down};
+use rustix::io::Errno;
+
+use crate::os::absent_pages;
+use crate::os::address_list::{AddressEntry, AddressList};
+use crate::os::error::{Call, PagesError};
+use crate::os::features::Tried;
+use crate::os::fork::this_process;
+use crate::os::lock::lock;
+use crate::os::reservation::Reservation;
+use crate::os::sys::CallFailure;
+use crate::os::userfaultfd::{RegisterMode, Userfaultfd, feature};
+
+/// Where pages are touched one after the other, twice as many are copied each time, up to this many.
+const ROW_MAX: u64 = 64;
+/// This often in a row a touch of a page that has contents may raise a signal: of threads that
+/// touched it at the same time. More often, and the signal has another reason.
+const AGAIN_MAX: usize = 1000;
+
+/// What pages have that are zero.
+static ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+
+/// Slots with such pages.
+static SERVED: AddressList<AtomicPtr<Served>> = AddressList::new();
+
+/// Whole pages, and where their contents lie.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedRange {
+    pub(crate) addresses: Range<u64>,
+    /// Address of the contents; `None` if they are zero.
+    pub(crate) from: Option<usize>,
+}
+
+/// Copies the page at an address, if it is one that gets its contents when it is touched. Whether the
+/// instruction that has touched it is to be made again. For handlers of SIGBUS.
+pub(super) fn serve_touch(address: usize) -> bool {
+    let Some(entry) = SERVED.find(address) else { return false };
+    // SAFETY: the entry is that of a slot which the thread uses that has just touched it, so what is
+    // served lives until that has been done.
+    let served = unsafe { entry.of_handler.load(Ordering::Acquire).as_ref() };
+    served.is_some_and(|served| served.serve(address as u64))
+}
+
+/// The userfaultfd of this process that raises signals at touches.
+#[derive(Debug)]
+struct TouchSource {
+    file: Userfaultfd,
+    /// The process whose pages it knows.
+    process: u64,
+}
+
+impl TouchSource {
+    /// The one of this process, which stays open.
+    fn of_this_process() -> Result<Arc<Self>, CallFailure> {
+        static OPEN: Mutex<Option<Arc<TouchSource>>> = Mutex::new(None);
+        let process = this_process();
+        let mut open = lock(&OPEN);
+        if let Some(source) = &*open
+            && source.process == process
+        {
+            return Ok(Arc::clone(source));
+        }
+        let calls = [Call::ServeFaults, Call::UnserveFaults];
+        let source = Arc::new(Self { file: Userfaultfd::open(feature::SIGBUS, calls)?, process });
+        *open = Some(Arc::clone(&source));
+        Ok(source)
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.process == this_process()
+    }
+}
+
+/// What a handler does with pages that are registered.
+#[derive(Debug)]
+struct Served {
+    source: Arc<TouchSource>,
+    /// Ascending, none empty.
+    ranges: Vec<ServedRange>,
+    /// The end of the last pages that were copied, and how many they were.
+    last: (AtomicU64, AtomicU64),
+    /// The last page that was touched again, and how often.
+    again: (AtomicU64, AtomicUsize),
+}
+
+impl Served {
+    fn serve(&self, address: u64) -> bool {
+        // Of a forked process nothing is registered, and the file is that of its parent.
+        if !self.source.is_of_this_process() {
+            return false;
+        }
+        let page = round_down(address);
+        let index = self.ranges.partition_point(|range| range.addresses.end <= page);
+        let range = self.ranges.get(index).filter(|range| range.addresses.contains(&page));
+        let Some(range) = range else { return false };
+        let count = match self.last.0.load(Ordering::Relaxed) == page {
+            true => (self.last.1.load(Ordering::Relaxed) * 2).clamp(1, ROW_MAX),
+            false => 1,
+        };
+        let (from, mut count) = match range.from {
+            Some(from) => {
+                let count = count.min((range.addresses.end - page) / PAGE_SIZE);
+                (from + (page - range.addresses.start) as usize, count)
+            }
+            None => (ZEROS.as_ptr().addr(), 1),
+        };
+        loop {
+            match self.source.file.copy_from(Call::CopyPage, page, from, count * PAGE_SIZE) {
+                Ok(length) => {
+                    self.last.0.store(page + length, Ordering::Relaxed);
+                    self.last.1.store(length / PAGE_SIZE, Ordering::Relaxed);
+                    return true;
+                }
+                Err(CallFailure { errno: Errno::EXIST, .. }) => return !self.is_too_often(page),
+                // The pages behind it may be of another map.
+                Err(_) if count > 1 => count = 1,
+                // Maps of the process change (EAGAIN), or memory is short: who touches a page cannot be
+                // told, and there may be some in a moment.
+                Err(_) if self.is_too_often(page) => return false,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether a page was touched again and again.
+    fn is_too_often(&self, page: u64) -> bool {
+        if self.again.0.swap(page, Ordering::Relaxed) != page {
+            self.again.1.store(0, Ordering::Relaxed);
+        }
+        self.again.1.fetch_add(1, Ordering::Relaxed) >= AGAIN_MAX
+    }
+}
+
+/// Pages that get their contents when they are touched, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct PageFaults {
+    entry: &'static AddressEntry<AtomicPtr<Served>>,
+    of_handler: Arc<Served>,
+}
+
+impl PageFaults {
+    /// Registers pages, ascending and apart, which have no contents yet: after [discarding] them they
+    /// have none again.
+    ///
+    /// [discarding]: Reservation::discard
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    ///
+    /// # Safety
+    /// Until it is dropped the pages belong to the caller, and where their contents lie nothing
+    /// changes.
+    pub(crate) unsafe fn new(ranges: Vec<ServedRange>) -> Result<Self, CallFailure> {
+        let source = TouchSource::of_this_process()?;
+        for part in joined(ranges.iter().map(|range| range.addresses.clone()).collect()) {
+            source.file.register(part, RegisterMode::Missing)?;
+        }
+        let span = ranges.first().map_or(0, |first| first.addresses.start as usize)
+            ..ranges.last().map_or(0, |last| last.addresses.end as usize);
+        let last = (AtomicU64::new(0), AtomicU64::new(0));
+        let again = (AtomicU64::new(0), AtomicUsize::new(0));
+        let of_handler = Arc::new(Served { source, ranges, last, again });
+        let pointer = Arc::as_ptr(&of_handler).cast_mut();
+        let entry = SERVED.add(span, |known| known.store(pointer, Ordering::Release));
+        Ok(Self { entry, of_handler })
+    }
+
+    /// Whether it is of this process, and not of one that this was forked from.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.of_handler.source.is_of_this_process()
+    }
+
+    /// Has all pages of a range of addresses get their contents, so that the kernel can read and write
+    /// them, which raises no signal.
+    pub(crate) fn touch(&self, addresses: Range<u64>) {
+        for range in &self.of_handler.ranges {
+            let common = round_down(addresses.start.max(range.addresses.start))
+                ..addresses.end.min(range.addresses.end);
+            for page in common.step_by(PAGE_SIZE as usize) {
+                let place = ptr::with_exposed_provenance::<u8>(page as usize);
+                // SAFETY: the page is the caller's, and accessible; the handler gives it contents.
+                unsafe { place.read_volatile() };
+            }
+        }
+    }
+}
+
+impl Drop for PageFaults {
+    fn drop(&mut self) {
+        // Other maps take the place of the pages, or have taken it; so their registration ends.
+        SERVED.remove(self.entry, |known| known.store(ptr::null_mut(), Ordering::Release));
+    }
+}
+
+/// Whether a touch of a page without contents is a signal in the thread that touches it, so that
+/// [`ResetKind::Fault`](crate::ResetKind::Fault) works. It is tried once a process.
+///
+/// # Examples
+///
+/// ```
+/// println!("touches of pages raise signals: {}", pagefork_pages::faults_at_touches());
+/// ```
+pub fn faults_at_touches() -> bool {
+    static FAULTS: Tried<bool> = Tried::new();
+    // What a limit was in the way of can work later.
+    FAULTS.get(|| if probe().unwrap_or(false) { Ok(true) } else { Err(()) }).is_ok()
+}
+
+/// Tries it on pages: what has no contents cannot be read by the kernel, which is an error where code
+/// would get a signal; it has what was copied, and nothing again once it was discarded.
+fn probe() -> Result<bool, PagesError> {
+    const BYTE: u8 = 0x5a;
+    let source = TouchSource::of_this_process()?;
+    let mut pages = Reservation::new(2 * PAGE_SIZE, PAGE_SIZE)?;
+    let start = pages.start() as u64;
+    source.file.register(start..start + 2 * PAGE_SIZE, RegisterMode::Missing)?;
+    pages.commit(0..2 * PAGE_SIZE)?;
+    let refused = |page: u64| absent_pages::is_refused((start + page * PAGE_SIZE) as usize);
+    let mut works = true;
+    for _ in 0..2 {
+        works &= refused(0)? && refused(1)?;
+        let copied = source.file.copy(start, &[BYTE; PAGE_SIZE as usize])?;
+        let place = ptr::with_exposed_provenance::<u8>(start as usize);
+        // SAFETY: the page is accessible, and the kernel was asked whether it has contents.
+        let found = !refused(0)? && unsafe { place.read_volatile() } == BYTE;
+        works &= found && copied == PAGE_SIZE && refused(1)?;
+        works &=
+            matches!(source.file.copy(start, &ZEROS), Err(CallFailure { errno: Errno::EXIST, .. }));
+        pages.discard(0..2 * PAGE_SIZE)?;
+    }
+    Ok(works)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn what_does_not_raise_signals_at_touches_is_not_used() {
+        use crate::os::inject::{fail_all, pretend};
+        if !faults_at_touches() {
+            eprintln!("NOT TESTED: this kernel raises no signals at touches");
+            return;
+        }
+        assert_eq!(probe(), Ok(true));
+        let fails = |outcome: Result<bool, PagesError>| assert!(!matches!(outcome, Ok(true)));
+        fails(fail_all(Call::ServeFaults, libc::EPERM, probe));
+        fails(pretend(Call::ServeFaults, probe));
+        fails(pretend(Call::Discard, probe));
+        // That it was refused once is not for ever.
+        assert!(faults_at_touches());
+    }
+}

@@ -1,0 +1,239 @@
+//! Slots by reset `Fault`: pages have the image's contents when they are first touched, however they
+//! are touched, and whatever the kernel does of a copy.
+
+mod common;
+#[path = "common/matrix.rs"]
+mod matrix;
+
+use std::os::fd::AsRawFd;
+
+use common::*;
+use matrix::*;
+use pagefork_pages::{
+    Absence, Owner, PagesError, Reason, ResetKind, Slot, StrategyConfig, faults_at_touches,
+};
+
+fn case() -> Case {
+    let (image, _) = dense_image(&layout(), 0x42, 200 * PAGE);
+    Case::new("served", layout(), image, (16 * WASM_PAGE, 20 * WASM_PAGE))
+}
+
+/// A slot whose pages are served, where that works.
+fn served(case: &Case) -> Option<Slot> {
+    if !faults_at_touches() {
+        eprintln!("NOT TESTED: this kernel raises no signals at touches");
+        return None;
+    }
+    let slot = case.spawn(&strategies(ResetKind::Fault));
+    assert_eq!(slot.strategy().used, ResetKind::Fault);
+    Some(slot)
+}
+
+/// Bytes of the slot that are in memory, as the kernel counts them.
+fn resident(slot: &Slot) -> usize {
+    let whole = slot.bounds().slot();
+    let mut seen = vec![0u8; whole.len() / PAGE as usize];
+    // SAFETY: the call writes a byte for each page of the range.
+    assert_eq!(unsafe { libc::mincore(slot.start().cast(), whole.len(), seen.as_mut_ptr()) }, 0);
+    seen.iter().filter(|page| **page & 1 != 0).count()
+}
+
+/// Nothing is copied before it is touched, and a reset has nothing stay.
+#[test]
+fn pages_come_when_they_are_touched_and_go_at_a_reset() {
+    let case = case();
+    let Some(mut slot) = served(&case) else { return };
+    for round in 0..5u8 {
+        assert_eq!(resident(&slot), 0, "{round}");
+        slot.enter();
+        write(&slot, case.memory(0) + 50 * PAGE, &[round; 9]);
+        assert_eq!(resident(&slot), 1, "{round}");
+        let report = slot.reset_for(Owner(7)).unwrap();
+        assert_eq!(report.by, ResetKind::Fault);
+    }
+    case.assert_fresh(&slot, &strategies(ResetKind::Fault), "at the end");
+}
+
+/// Pages that are here already, before and behind the one that is touched, stay as they are: the kernel
+/// copies up to there (EAGAIN with a part), or nothing (EEXIST).
+#[test]
+fn copies_end_at_pages_that_are_here() {
+    let case = case();
+    let Some(mut slot) = served(&case) else { return };
+    for first in 0..12 {
+        slot.enter();
+        let page = |page: u64| case.memory(0) + page * PAGE;
+        // From the last to the first: behind each one there are others.
+        for at in (first..190).rev().step_by(3) {
+            write(&slot, page(at), &[0xee; 16]);
+        }
+        // In a row, over and over them.
+        for at in 0..200 {
+            let is_written = at < 190 && at >= first && (189 - at).is_multiple_of(3);
+            let mut wanted = vec![0; PAGE as usize];
+            case.image.read(page(at), &mut wanted).unwrap();
+            if is_written {
+                wanted[..16].fill(0xee);
+            }
+            assert!(read(&slot, page(at)..page(at + 1)) == wanted, "{first}: {at}");
+        }
+        slot.reset_for(Owner(7)).unwrap();
+        case.assert_fresh(&slot, &strategies(ResetKind::Fault), "after it");
+    }
+}
+
+#[test]
+fn threads_that_touch_the_same_pages_at_the_same_time_see_the_image() {
+    let case = case();
+    let Some(mut slot) = served(&case) else { return };
+    for _ in 0..30 {
+        let shared = &slot;
+        let barrier = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (case, barrier) = (&case, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    for at in 0..200 {
+                        // Two up, two down.
+                        let at = if thread % 2 == 0 { at } else { 199 - at };
+                        let place = case.memory(0) + at * PAGE + thread * 8;
+                        let mut wanted = [0; 8];
+                        case.image.read(place, &mut wanted).unwrap();
+                        assert_eq!(read(shared, place..place + 8), wanted);
+                        write(shared, place, &[thread as u8; 8]);
+                    }
+                });
+            }
+        });
+        for at in 0..200 {
+            let place = case.memory(0) + at * PAGE;
+            let wanted: Vec<u8> = (0..4u8).flat_map(|thread| [thread; 8]).collect();
+            assert_eq!(read(&slot, place..place + 32), wanted);
+        }
+        slot.reset_for(Owner(7)).unwrap();
+    }
+    case.assert_fresh(&slot, &strategies(ResetKind::Fault), "at the end");
+}
+
+/// The kernel raises no signal: it gets an error, and what was waited for.
+#[test]
+fn the_kernel_reads_and_writes_what_was_waited_for() {
+    let case = case();
+    let Some(slot) = served(&case) else { return };
+    let file = temporary_file(&[5; 100]);
+    let place = slot.start().wrapping_add((case.memory(0) + 7 * PAGE - 50) as usize);
+    // SAFETY: the pages are the slot's, and no other code uses them.
+    let write_to = || unsafe { libc::pread(file.as_raw_fd(), place.cast(), 100, 0) };
+    assert_eq!(write_to(), -1);
+    slot.wait_at(place.addr()..place.addr() + 100).unwrap();
+    assert_eq!(write_to(), 100);
+    // What lies outside is nobody's.
+    let whole = slot.bounds().slot();
+    for range in [0..8, whole.end..whole.end + 8, whole.start..whole.end, 0..usize::MAX] {
+        slot.wait_at(range).unwrap();
+    }
+    let begin = case.memory(0) + 7 * PAGE - 50;
+    assert_eq!(read(&slot, begin..begin + 100), [5; 100]);
+}
+
+/// A child has the pages that were touched, and zeros for all others: so it has none.
+#[test]
+fn forked_processes_do_not_use_them() {
+    let case = case();
+    let Some(mut slot) = served(&case) else { return };
+    write(&slot, case.memory(0), &[1]);
+    assert!(slot.is_bound());
+    // SAFETY: the child works on its own copy and exits; an alarm ends it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: concerns this child alone.
+        unsafe { libc::alarm(20) };
+        let works = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let refused = |error: PagesError| matches!(error, PagesError::PageAbsent(absent) if absent.why == Absence::OfParent);
+            assert!(slot.check_process().is_err());
+            assert!(refused(slot.reset().unwrap_err()));
+            assert!(refused(slot.changed_pages().unwrap_err()));
+            assert!(!pagefork_pages::serve_fault(slot.base().addr() + 9 * PAGE as usize, true));
+            drop(slot);
+            // Its own ones work.
+            let mut own = case.spawn(&strategies(ResetKind::Fault));
+            write(&own, case.memory(0) + 9 * PAGE, &[1]);
+            own.reset_for(Owner(7)).unwrap();
+            case.assert_fresh(&own, &strategies(ResetKind::Fault), "in a child");
+        }));
+        // SAFETY: ends this child.
+        unsafe { libc::_exit(i32::from(works.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    slot.reset_for(Owner(7)).unwrap();
+    case.assert_fresh(&slot, &strategies(ResetKind::Fault), "in the parent");
+}
+
+#[test]
+fn it_needs_no_rights() {
+    in_own_process("it_needs_no_rights", || {
+        // SAFETY: this process has one test.
+        let changed =
+            unsafe { libc::geteuid() != 0 || libc::setgid(65534) == 0 && libc::setuid(65534) == 0 };
+        assert!(changed);
+        let case = case();
+        let Some(mut slot) = served(&case) else { return };
+        write(&slot, case.memory(0) + 9 * PAGE, &[1]);
+        slot.reset_for(Owner(7)).unwrap();
+        case.assert_fresh(&slot, &strategies(ResetKind::Fault), "without rights");
+    });
+}
+
+/// Nobody serves faults: then what is nearest takes its place, and says so.
+#[test]
+fn without_a_handler_pages_are_discarded() {
+    in_own_process("without_a_handler_pages_are_discarded", || {
+        let asked = StrategyConfig { reset: ResetKind::Fault, ..StrategyConfig::default() };
+        let choice = asked.check().unwrap().choice().unwrap();
+        assert_eq!((choice.used, choice.reason), (ResetKind::Discard, Reason::NoFaults));
+        assert!(choice.to_string().contains("userfaultfd"), "{choice}");
+    });
+}
+
+#[cfg(debug_assertions)]
+mod failures {
+    use pagefork_pages::Call;
+    use pagefork_pages::inject::{fail_all, fail_nth};
+
+    use super::*;
+
+    #[test]
+    fn a_copy_that_fails_is_made_again() {
+        let case = case();
+        let Some(slot) = served(&case) else { return };
+        for (code, at) in [(libc::ENOMEM, 3), (libc::EAGAIN, 30), (libc::ENOENT, 60)] {
+            let place = case.memory(0) + at * PAGE;
+            let failed = fail_nth(0, code, || read(&slot, place..place + 8));
+            assert_eq!(failed.failed, Some(Call::CopyPage));
+            let mut wanted = [0; 8];
+            case.image.read(place, &mut wanted).unwrap();
+            assert_eq!(failed.value, wanted);
+        }
+    }
+
+    /// As behind a filter of system calls.
+    #[test]
+    fn where_the_kernel_refuses_pages_are_discarded() {
+        in_own_process("failures::where_the_kernel_refuses_pages_are_discarded", || {
+            handle_refused_writes();
+            fail_all(Call::ServeFaults, libc::EPERM, || {
+                let case = case();
+                let mut slot = case.spawn(&strategies(ResetKind::Fault));
+                let choice = slot.strategy();
+                assert_eq!((choice.used, choice.reason), (ResetKind::Discard, Reason::NoFaults));
+                write(&slot, case.memory(0), &[1]);
+                slot.reset_for(Owner(7)).unwrap();
+                case.assert_fresh(&slot, &strategies(ResetKind::Fault), "refused");
+            });
+        });
+    }
+}
