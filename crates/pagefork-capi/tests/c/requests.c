@@ -9,7 +9,8 @@
 
 /* Allocations are counted where nothing else stands between this program and the C library. */
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
-static size_t allocations;
+/* This thread's: another one of the library takes back what is idle or where memory is short. */
+static _Thread_local size_t allocations;
 
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
