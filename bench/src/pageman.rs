@@ -44,9 +44,12 @@ const WAYS: [Way; 3] = [
 /// One iteration of a case.
 type Run = Box<dyn FnMut() -> u64>;
 
-/// How often instances are made anew, with other memory of the machine: to clear 64 MiB in one place
-/// takes up to twice as long as in another.
+/// How often instances are made anew, with other memory of the machine.
 const ROUNDS: u32 = 8;
+
+/// The same where much is cleared: in one place of the machine's memory that takes up to twice as long as
+/// in another.
+const ROUNDS_OF_LARGE: u32 = 93;
 
 /// What is called, and how quick the manager should be.
 struct Case {
@@ -141,7 +144,11 @@ pub fn run(size: Size) -> Report {
             add(WAYS.len() + index, wasmtime_side::work);
         }
         let (effort, count) = (Effort::short(size), case.count.into());
-        let rounds = if size == Size::Small { 1 } else { ROUNDS };
+        let rounds = match size {
+            Size::Small => 1,
+            Size::Large if case.export == "map_and_unmap" && case.kib > 1 << 10 => ROUNDS_OF_LARGE,
+            Size::Large => ROUNDS,
+        };
         let line = grid.contest_anew(case.name, effort, rounds, count, &mut makers);
         if case.goal > 0.0 {
             line.goal(case.goal);

@@ -14,7 +14,6 @@ use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::code::engine::Engine;
 use crate::run::enter;
-use crate::store::activation::Activation;
 use crate::store::function_import::FunctionImport;
 use crate::store::group::StoreGroup;
 use crate::store::host_func::{DirectCall, HostCall, HostFunc};
@@ -62,7 +61,7 @@ pub(crate) struct DirectAnswer<R> {
     value: R,
 }
 
-/// Ends a direct call.
+/// Ends a direct call. What does not just go on is passed in registers: so a call that does needs no frame.
 ///
 /// # Safety
 /// The record is that of the call, whose store's guest waits in it.
@@ -74,40 +73,55 @@ pub(crate) unsafe fn answer<V: WasmValues>(
     // SAFETY: by this function's contract the record is valid, and with it the store.
     unsafe {
         match result {
-            Ok(Ok(values)) if enter::goes_on((*record).due()) => {
-                DirectAnswer { verdict: 0, value: values.into_register() }
+            Ok(Ok(values)) => {
+                let value = values.into_register();
+                match enter::goes_on((*record).due()) {
+                    true => DirectAnswer { verdict: 0, value },
+                    false => answer_due::<V>(record, value),
+                }
             }
-            result => answer_slowly((*record).activation(), result),
+            Ok(Err(error)) => answer_failed(record, Ok(error)),
+            Err(payload) => answer_failed(record, Err(payload)),
         }
     }
 }
 
-/// Ends a direct call that has failed, or after which the guest may not go on.
+/// Ends a direct call after which the guest may not just go on.
 ///
 /// # Safety
-/// The activation is that of the store whose guest waits in the call.
+/// As of [`answer`].
 #[cold]
 #[inline(never)]
-unsafe fn answer_slowly<V: WasmValues>(
-    activation: *mut Activation,
-    result: thread::Result<Result<V>>,
+unsafe fn answer_due<V: WasmValues>(
+    record: *const FunctionImport,
+    value: V::Register,
 ) -> DirectAnswer<V::Register> {
-    let (mut cell, mut value) = (Cell::default(), V::Register::default());
-    let count = V::TYPES.len();
-    // SAFETY: by this function's contract the store is valid, and its guest waits; types of
-    // direct calls have one result at most.
+    let mut cell = Cell::default();
+    // SAFETY: by this function's contract the store is valid, and its guest waits; types of direct
+    // calls have one result at most.
     unsafe {
-        let store = (*activation).store;
-        let result = result.map(|result| {
-            result.and_then(|values| {
-                value = values.into_register();
-                values.write(&raw mut cell, CellOwner::of_ordinal(&*store, 0))
-            })
-        });
-        let results = std::slice::from_raw_parts(&raw const cell, count);
-        let verdict = enter::after_direct_call(activation, result, results);
+        let activation = (*record).activation();
+        let owner = CellOwner::of_ordinal(&*(*activation).store, 0);
+        let result = V::from_register(value).write(&raw mut cell, owner);
+        let results = std::slice::from_raw_parts(&raw const cell, V::TYPES.len());
+        let verdict = enter::after_direct_call(activation, Ok(result), results);
         DirectAnswer { verdict, value }
     }
+}
+
+/// Ends a direct call that has failed, or panicked.
+///
+/// # Safety
+/// As of [`answer`].
+#[cold]
+#[inline(never)]
+unsafe fn answer_failed<R: Default>(
+    record: *const FunctionImport,
+    why: thread::Result<Error>,
+) -> DirectAnswer<R> {
+    // SAFETY: by this function's contract.
+    let verdict = unsafe { enter::after_direct_call((*record).activation(), why.map(Err), &[]) };
+    DirectAnswer { verdict, value: R::default() }
 }
 
 /// Ends a direct call of a function that asks to be called later, if that can be.
