@@ -67,6 +67,28 @@ const WAT: &str = r#"(module
     (global $far (mut i32) (i32.const 0x7fff_0000))
     (func (export "fault") (drop (i32.load (global.get $far)))))"#;
 
+/// The module, with functions that call the host as often as the loops, one call after the other: so
+/// there are no turns to be taken off.
+fn module_text() -> String {
+    let mut text = WAT.strip_suffix(')').expect("it ends").to_owned();
+    for (name, ty, call, to_i64) in [
+        ("i64", "i64", "(call $i64)", ""),
+        ("many", "i32", MANY, "i64.extend_i32_u"),
+        ("f64", "f64", "(call $f64 (f64.const 3.5))", "i64.trunc_f64_u"),
+        ("caller", "i32", "(call $caller (i32.const 7))", "i64.extend_i32_u"),
+    ] {
+        let calls = format!("{call} {ty}.add ").repeat(LOOP_COUNT as usize);
+        text += &format!(
+            "(func (export \"row_{name}\") (param i32) (result i64) {ty}.const 0 {calls} {to_i64})"
+        );
+    }
+    text + ")"
+}
+
+/// A call of a function with five parameters.
+const MANY: &str =
+    "(call $many (i32.const 1) (i32.const 0) (i32.const 2) (i32.const 4) (i32.const 0))";
+
 /// Turns of each loop.
 const LOOP_COUNT: u32 = 100;
 
@@ -76,9 +98,10 @@ const CALLS: u32 = 100;
 /// Times each kind of call.
 pub fn run(size: Size) -> Vec<Row> {
     signatures::check(if size == Size::Small { 3 } else { 100 });
-    let mut ours = pagefork_side::Calls::new(WAT);
+    let text = module_text();
+    let mut ours = pagefork_side::Calls::new(&text);
     #[cfg(feature = "peer")]
-    let mut theirs = wasmtime_side::Calls::new(WAT);
+    let mut theirs = wasmtime_side::Calls::new(&text);
     let mut rows = Vec::new();
     macro_rules! row {
         ($name:literal, $expected:expr, $method:ident $($function:ident)?) => {{
@@ -110,6 +133,10 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("100 host calls in a loop: f64", 700, looped loop_f64);
     row!("100 host calls in a loop: i32 with Caller", 700, looped loop_caller);
     row!("100 host calls in a loop: on slices", 700, looped loop_new);
+    row!("100 host calls without a loop: i64", 700, looped row_i64);
+    row!("100 host calls without a loop: five i32", 700, looped row_many);
+    row!("100 host calls without a loop: f64", 700, looped row_f64);
+    row!("100 host calls without a loop: i32 with Caller", 700, looped row_caller);
     row!("trap", 1, trapped trap);
     row!("trap at an access far out of bounds", 1, trapped fault);
     row!("asynchronous nop", 0, async_nop);
@@ -179,6 +206,10 @@ macro_rules! side {
                 pub(super) loop_f64: Loop,
                 pub(super) loop_caller: Loop,
                 pub(super) loop_new: Loop,
+                pub(super) row_i64: Loop,
+                pub(super) row_many: Loop,
+                pub(super) row_f64: Loop,
+                pub(super) row_caller: Loop,
                 pub(super) nop_func: Func,
                 i64_func: Func,
                 pub(super) many_func: Func,
@@ -230,6 +261,10 @@ macro_rules! side {
                         loop_f64: func!("loop_f64"),
                         loop_caller: func!("loop_caller"),
                         loop_new: func!("loop_new"),
+                        row_i64: func!("row_i64"),
+                        row_many: func!("row_many"),
+                        row_f64: func!("row_f64"),
+                        row_caller: func!("row_caller"),
                         nop_func: func!(@untyped "nop"),
                         i64_func: func!(@untyped "i64"),
                         many_func: func!(@untyped "many"),

@@ -610,10 +610,7 @@ impl StoreCell {
             let _back = Back(cell, cell.caller.replace_env(env));
             function(cell, &cell.caller)
         };
-        // A guest that is resumed may begin with the call: then it does not run yet.
-        let has_guest_called =
-            caller.origin() != CallOrigin::default() && caller.as_context_mut().running().is_some();
-        match has_guest_called {
+        match caller.is_direct() {
             true => call(cell),
             false => Self::in_host_function(caller, call),
         }

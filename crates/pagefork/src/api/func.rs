@@ -395,6 +395,7 @@ pub struct Caller<'a, T: 'static> {
     pub(crate) store: StoreContextMut<'a, T>,
     /// Base of the calling instance, 0 if the embedder called.
     base: usize,
+    is_direct: bool,
 }
 
 /// From where a host function was called, which costs nothing to keep. The default is that of calls by
@@ -506,12 +507,22 @@ impl<'a, T: 'static> Caller<'a, T> {
     pub(crate) unsafe fn new(store: *mut StoreGroup, base: usize) -> Self {
         // SAFETY: the first clause of this function: a whole store with a `T`, exclusively ours.
         let store = StoreContextMut(unsafe { &mut *store.cast() });
-        Self { store, base }
+        Self { store, base, is_direct: false }
+    }
+
+    /// That of a direct call.
+    ///
+    /// # Safety
+    /// As of [`Caller::new`]; the instance's guest runs, and has called.
+    #[inline(always)]
+    pub(crate) unsafe fn of_direct_call(store: *mut StoreGroup, base: usize) -> Self {
+        // SAFETY: by this function's contract.
+        Self { is_direct: true, ..unsafe { Self::new(store, base) } }
     }
 
     /// What [`Caller::new`] makes it of.
     pub(crate) fn into_parts(self) -> (*mut StoreGroup, usize) {
-        let Self { mut store, base } = self;
+        let Self { mut store, base, .. } = self;
         (store.as_ptr(), base)
     }
 
@@ -779,6 +790,33 @@ impl<'a, T: 'static> Caller<'a, T> {
     /// ```
     pub fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
         AsContextMut::as_context_mut(self)
+    }
+
+    /// Whether a guest has called straight, with values in registers: then that is the one which
+    /// [runs](StoreContextMut::running). Calls through references are not direct, nor those by the
+    /// embedder, or of a guest that waits meanwhile. It is known when the program is compiled, and costs nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "f" (func $f (result i32))) (export "f" (func $f))
+    ///     (func (export "run") (result i32) (call $f)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let f = Func::wrap(&mut store, |caller: Caller<'_, ()>| i32::from(caller.is_direct()));
+    /// let instance = Instance::new(&mut store, &module, &[f.into()])?;
+    /// for (name, is_direct) in [("run", 1), ("f", 0)] {
+    ///     let func = instance.get_typed_func::<(), i32>(&mut store, name)?;
+    ///     assert_eq!(func.call(&mut store, ())?, is_direct);
+    /// }
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// From where the function was called, to be asked later: see [`StoreContextMut::instance_at`].

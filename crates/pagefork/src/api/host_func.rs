@@ -335,7 +335,7 @@ macro_rules! into_func {
                             $(
                                 let activation = (*record).activation();
                                 let (store, base) = ((*activation).store, (*activation).guest_base);
-                                let $caller = <$caller_type>::new(store, base);
+                                let $caller = <$caller_type>::of_direct_call(store, base);
                             )?
                             function($($caller,)? $($arg::from_register($arg)),*).into_result()
                         };

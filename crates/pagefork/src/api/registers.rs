@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::{hint, ptr, thread};
+use std::{ptr, thread};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, Item, ValType};
@@ -845,7 +845,7 @@ unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V
     f7: f64,
 ) -> DirectAnswer<V::Register> {
     // SAFETY: by this function's contract the record is that of a callee of this type, and the
-    // activation that of the store whose guest called, which lends the store, and has a base.
+    // activation that of the store whose guest called, which lends the store.
     unsafe {
         let callee = &*(*record).closure::<C>();
         let values = || RegisterValues {
@@ -858,9 +858,7 @@ unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V
         let call = || {
             let activation = (*record).activation();
             let (store, base) = ((*activation).store, (*activation).guest_base);
-            // A guest has called: so callees need not ask whether one has.
-            hint::assert_unchecked(base != 0);
-            let result = callee.call(Caller::<T>::new(store, base), values())?;
+            let result = callee.call(Caller::<T>::of_direct_call(store, base), values())?;
             Ok(V::from_register(V::Register::take(result.int, result.float)))
         };
         let result = catch_unwind(AssertUnwindSafe(call));
