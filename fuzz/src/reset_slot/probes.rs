@@ -40,6 +40,7 @@ pub(super) fn advise(slot: &Slot, range: &Range<u64>, advice: i32) {
 pub(super) fn accessible(slot: &Slot, at: u64) -> bool {
     let mut byte = 0u8;
     let from = slot.start().wrapping_add(at as usize);
+    wait(slot, at, 1);
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let remote = libc::iovec { iov_base: from.cast(), iov_len: 1 };
     // SAFETY: the kernel checks the remote address; the local one is of this frame.
@@ -49,11 +50,18 @@ pub(super) fn accessible(slot: &Slot, at: u64) -> bool {
 /// Writes by a system call of this thread.
 pub(super) fn kernel_writes(slot: &Slot, at: u64, bytes: &[u8]) {
     let to = slot.start().wrapping_add(at as usize);
+    wait(slot, at, bytes.len());
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
     // SAFETY: both are valid, and only this thread uses the slot.
     let written = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
     assert_eq!(written, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+}
+
+/// Has pages get their contents that get them when they are touched: the kernel finds none there.
+fn wait(slot: &Slot, at: u64, length: usize) {
+    let start = slot.start().addr() + at as usize;
+    slot.wait_at(start..start + length).expect("nothing is absent for good");
 }
 
 /// The pages of a range that are in memory or in swap space: all others are what

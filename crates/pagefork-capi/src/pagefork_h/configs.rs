@@ -281,7 +281,8 @@ mod tests {
             let strategies = pagefork_strategies_t { deltas: number, ..strategies };
             assert_eq!(strategies.to_config().unwrap(), StrategyConfig { deltas, ..expected });
         }
-        let error = pagefork_strategies_t { deltas: 4, ..strategies }.to_config().unwrap_err();
-        assert!(error.to_string().contains("way 4 of finding"), "{error}");
+        let deltas = DeltaTracker::ALL.len() as u64;
+        let error = pagefork_strategies_t { deltas, ..strategies }.to_config().unwrap_err();
+        assert!(error.to_string().contains(&format!("way {deltas} of finding")), "{error}");
     }
 }

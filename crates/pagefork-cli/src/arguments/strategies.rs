@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn mistakes_are_explained() {
         for (line, expected) in [
-            ("--reset fast", "remap, discard, scan, resident, protect, copy, auto"),
+            ("--reset fast", "remap, discard, scan, resident, protect, copy, fault, auto"),
             ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto, ftruncate"),
             ("--growth checked=2M", "64KiB, 256MiB, 1GiB"),
             ("--growth kept=2MiB", "checked=SIZE"),
