@@ -124,7 +124,9 @@ fn commands_go_on_from_what_a_program_at_a_node_was_and_it_runs_on() {
     assert_eq!((ended.code, &ended.stdout[..]), (0, PRINTED), "{}", ended.stderr);
     let ended = user.run("fork --store STORE --from edge/half -n 5", "");
     assert_eq!((ended.code, ended.stdout), (0, PRINTED.repeat(5)), "{}", ended.stderr);
-    assert!(serve_once(&user).ends_with("the sum is right\n"));
+    let answer = serve_once(&user);
+    // In chunks, or in one piece if the program ended before its first words were sent.
+    assert!(answer.contains("the sum is right\n"), "{answer}");
     let ended = user.run("node start edge --from half", "go");
     assert_eq!((ended.code, &ended.stdout[..]), (0, PRINTED), "{}", ended.stderr);
     let ended = node.run("restore --store STORE half", "go");
