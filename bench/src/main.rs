@@ -2,7 +2,7 @@
 //! runs the benchmarks whose names are given, or all, prints a table of each, and leaves
 //! all samples in `results` of Cargo's target directory. With `--record`, a table
 //! also replaces what `RESULTS.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
-//! and the samples are kept in `samples/DATE/NAME.tsv` beside it. Drawings are left beside the
+//! and the samples are kept in `samples/DATE/NAME.tsv` beside it, in several files if they are many. Drawings are left beside the
 //! samples, or where `--plots` says. `--threads 1,8,64` says how many threads do the same at a time in
 //! benchmarks of threads.
 //!
@@ -19,6 +19,9 @@ use pagefork_bench::report::Report;
 
 /// At most as many threads do the same at a time.
 const THREADS_MAX: u32 = 1024;
+
+/// At most as many lines are in a file of samples.
+const LINES_MAX: usize = 900;
 
 fn main() -> ExitCode {
     let mut options = Options::of(Size::Large);
@@ -101,7 +104,20 @@ fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
     let date = Command::new("date").args(["--utc", "+%F"]).output()?.stdout;
     let directory = directory.join("samples").join(String::from_utf8_lossy(&date).trim());
     std::fs::create_dir_all(&directory)?;
-    std::fs::write(directory.join(name).with_extension("tsv"), condensed(&report.samples))
+    for (part, text) in parts(&condensed(&report.samples)).iter().enumerate() {
+        let file = match part {
+            0 => format!("{name}.tsv"),
+            part => format!("{name}-{}.tsv", part + 1),
+        };
+        std::fs::write(directory.join(file), text)?;
+    }
+    Ok(())
+}
+
+/// Samples as files of no more lines than any file here has.
+fn parts(samples: &str) -> Vec<String> {
+    let lines: Vec<&str> = samples.split_inclusive('\n').collect();
+    lines.chunks(LINES_MAX).map(<[&str]>::concat).collect()
 }
 
 /// Samples as they are kept: all of a cell in a line, without percentiles, to four digits.
@@ -181,6 +197,13 @@ mod tests {
         for wrong in ["", "0", "1,,2", "x", "-1", "1025"] {
             assert_eq!(threads(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn many_samples_are_in_several_files() {
+        assert_eq!(parts("a\nb\n"), ["a\nb\n"]);
+        let many = "a\n".repeat(LINES_MAX + 1);
+        assert_eq!(parts(&many), ["a\n".repeat(LINES_MAX), "a\n".to_owned()]);
     }
 
     #[test]
