@@ -1,12 +1,16 @@
 //! With the feature `tracing`, what takes time is in spans, and what lies within is within.
 
+mod executor;
+
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
-use pagefork::{Caller, Engine, Linker, Module, Result};
+use pagefork::{CallProgress, Caller, Engine, Linker, Module, Result, Store};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+
+use crate::executor::{block_on, polls};
 
 /// Writes down spans as they are entered, with their fields, each within those around it.
 #[derive(Clone, Default)]
@@ -56,6 +60,9 @@ impl Subscriber for Notes {
     fn event(&self, _: &Event<'_>) {}
 }
 
+/// One test at a time: whether anybody listens to a span is kept for the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
 const GUEST: &str = r#"(module $guest
     (import "host" "again" (func $again))
     (func $start (nop))
@@ -66,6 +73,7 @@ const GUEST: &str = r#"(module $guest
 
 #[test]
 fn what_takes_time_is_in_spans() -> Result<()> {
+    let _alone = ALONE.lock().unwrap();
     let notes = Notes::default();
     tracing::subscriber::with_default(notes.clone(), || -> Result<()> {
         let engine = Engine::default();
@@ -104,6 +112,38 @@ spawn module="guest"
 park
 "#
         );
+        Ok(())
+    })
+}
+
+#[test]
+fn each_turn_of_a_guest_that_waits_is_in_a_span() -> Result<()> {
+    let _alone = ALONE.lock().unwrap();
+    let notes = Notes::default();
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module (import "host" "wait" (func $wait)) (import "host" "pause" (func $pause))
+            (func (export "waits") (call $wait) (call $wait))
+            (func (export "pauses") (call $pause)))"#,
+    )?;
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap_async("host", "wait", |_: Caller<'_, ()>, (): ()| Box::new(polls(1)))?;
+    linker.func_wrap("host", "pause", |mut caller: Caller<'_, ()>| caller.suspend_after())?;
+    let mut store = Store::new(&engine, ());
+    let instance = linker.instantiate(&mut store, &module)?;
+    let waits = instance.get_typed_func::<(), ()>(&mut store, "waits")?;
+    let pauses = instance.get_func(&mut store, "pauses").expect("it is exported");
+    let calls = || std::mem::take(&mut notes.0.lock().unwrap().text);
+    tracing::subscriber::with_default(notes.clone(), || -> Result<()> {
+        block_on(waits.call_async(&mut store, ()))?;
+        assert_eq!(calls(), "call\n".repeat(3));
+        store.set_timeout(Some(std::time::Duration::from_secs(1000)))?;
+        block_on(waits.call_async(&mut store, ()))?;
+        assert_eq!(calls(), "call\n".repeat(3));
+        pauses.call_suspendable(&mut store, &[])?;
+        assert!(matches!(store.resume()?, CallProgress::Finished(_)));
+        assert_eq!(calls(), "call\n".repeat(2));
         Ok(())
     })
 }

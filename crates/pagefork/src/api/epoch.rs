@@ -111,6 +111,38 @@ impl<T> Store<T> {
         self.inner_mut().set_epoch_callback(None);
     }
 
+    /// Has guests that were called with `call_async` let the executor poll others at the deadline, which then is
+    /// so many epochs later: a [callback](Store::epoch_deadline_callback) that says
+    /// [`UpdateDeadline::Yield`]. Guests that were called otherwise fail at it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::future::Future;
+    /// use std::task::{Context, Waker};
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "spin") (loop (br 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// store.epoch_deadline_async_yield_and_update(1);
+    /// store.set_epoch_deadline(1);
+    /// engine.increment_epoch();
+    /// let spin = instance.get_typed_func::<(), ()>(&mut store, "spin")?;
+    /// let mut call = Box::pin(spin.call_async(&mut store, ()));
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// for _ in 0..3 {
+    ///     assert!(call.as_mut().poll(&mut context).is_pending());
+    ///     engine.increment_epoch();
+    /// }
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn epoch_deadline_async_yield_and_update(&mut self, delta: u64) {
+        let callback = move |_: *mut StoreGroup| Ok(UpdateDeadline::Yield(delta));
+        self.inner_mut().set_epoch_callback(Some(Box::new(callback)));
+    }
+
     /// Has guests wait at the deadline while `callback` says what becomes of them. It
     /// can use the store, and call guests of it; they come to the deadline too, if the callback
     /// does not set another one first, and trap.

@@ -8,6 +8,7 @@ use crate::api::func::check_values;
 use crate::api::store::{AsContextMut, Store, StoreContextMut};
 use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
+use crate::base::trace::span;
 use crate::base::trap::Trap;
 use crate::run::call_hook;
 use crate::run::enter::{self, CallOutcome};
@@ -170,6 +171,7 @@ impl Func {
         // checked and in its cells.
         unsafe {
             let deadline = inner.begin_outermost()?;
+            span!(TRACE, "call");
             let suspendable = Suspendable::begin(store, suspends);
             let outcome = enter::call_prepared(store, &target);
             drop(suspendable);
@@ -387,6 +389,7 @@ pub(crate) fn resume_until<T: 'static>(
             suspend::abandon(&mut *store);
             return result.and(Err(Trap::without_backtrace((*store).broken_by()).into()));
         }
+        span!(TRACE, "call");
         let outcome = go_on(store, &suspended, result, suspends);
         progress(store, suspended.function, deadline, outcome)
     }

@@ -441,6 +441,9 @@ pub enum UsageError {
          example"
     )]
     NotSuspendable,
+    /// A guest that was not called with `call_async` was to let others run.
+    #[error("only a guest that was called with `call_async` can yield at its deadline")]
+    CannotYield,
     /// An asynchronous host function was called by a guest that was not called with `call_async`.
     #[error(
         "an asynchronous host function can only be called by a guest that was called with \

@@ -6,6 +6,7 @@ use pagefork_layout::trap::TrapCode;
 
 use crate::run::backtrace::AT_INTERRUPTION_POINT;
 use crate::run::services::Stop;
+use crate::run::suspend;
 use crate::store::activation::Activation;
 use crate::store::epoch::UpdateDeadline;
 
@@ -32,6 +33,11 @@ pub(crate) unsafe fn reached(activation: *mut Activation) -> Result<(), Stop> {
         (*store).epochs.callback = Some(callback);
         match answer.map_err(Stop::Panic)?.map_err(Stop::Error)? {
             UpdateDeadline::Continue(ticks) => (*store).set_epoch_deadline(ticks),
+            UpdateDeadline::Yield(ticks) => {
+                (*store).set_epoch_deadline(ticks);
+                suspend::check_yields(&*activation).map_err(|error| Stop::Error(error.into()))?;
+                suspend::request_yield(&mut *store);
+            }
             UpdateDeadline::Interrupt => return Err(TrapCode::Interrupt.into()),
         }
         // What the callback did may have.

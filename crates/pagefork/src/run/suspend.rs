@@ -56,6 +56,8 @@ impl Suspendable {
                 (*store).clear_registers();
             }
             (*store).activation.suspend_requested = false;
+            (*store).activation.yields = false;
+            (*store).activation.yields_again = false;
             (*store).activation.suspend_countdown = count;
             if count > 0 {
                 (*store).interrupts.set_due(Due::Suspension, true);
@@ -112,6 +114,35 @@ pub(crate) fn check_ends_suspended(activation: &Activation) -> Result<(), UsageE
 pub(crate) fn request(store: &mut StoreGroup) {
     store.activation.suspend_requested = true;
     store.interrupts.set_due(Due::Suspension, true);
+}
+
+/// Has the guest let others run: where it is, or, if host functions run between its frames, as soon as
+/// they have returned, or were left by an exception.
+pub(crate) fn request_yield(store: &mut StoreGroup) {
+    if check_yields(&store.activation).is_ok() {
+        store.activation.yields = true;
+        request(store);
+    }
+}
+
+/// Whether the guest can let others run.
+///
+/// # Errors
+/// If it is not run by a task.
+pub(crate) fn check_yields(activation: &Activation) -> Result<(), UsageError> {
+    match activation.suspendable && !activation.ends_suspended {
+        true => Ok(()),
+        false => Err(UsageError::CannotYield),
+    }
+}
+
+/// Has the guest still let others run, once an exception has left the host functions between its frames, on
+/// whose return that waits.
+pub(crate) fn request_yield_again(store: &mut StoreGroup) {
+    if store.activation.yields {
+        store.activation.yields_again = true;
+        store.interrupts.request_yield();
+    }
 }
 
 /// Whether a host function has failed with this to be called later, and it can be.

@@ -17,6 +17,7 @@ use pagefork_layout::trap::TrapCode;
 
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
+use crate::base::trace::span;
 use crate::base::trap::Trap;
 use crate::run::call_hook;
 use crate::run::enter::{self, CallOutcome};
@@ -86,6 +87,7 @@ impl Task {
             // that wait.
             if enter::is_outermost(store) && (*store).turns.are_plain() {
                 arguments(store)?;
+                span!(TRACE, "call");
                 let polling = Polling::begin(&*Arc::as_ptr(&(*store).interrupts), context);
                 let outcome = enter::call_outermost_suspendable(store, target);
                 drop(polling);
@@ -233,12 +235,13 @@ impl Task {
                 return enter::call(store, &self.target);
             }
             self.deadline = (*store).begin_outermost()?;
-            if (*store).turns.interval.is_some() {
+            if (*store).turns.may_yield() {
                 (*store).clear_registers();
             }
             arguments(store)?;
             let _turn = self.turn()?;
             let outcome = run_turn(store, context, |context| {
+                span!(TRACE, "call");
                 let _polling = Polling::begin(&self.interrupts, context);
                 let _suspendable = Suspendable::begin(store, Suspends::WithItsTask);
                 enter::call_prepared(store, &self.target)
@@ -274,6 +277,7 @@ impl Task {
             let (landing, _turn) = ready.inspect_err(|_| suspend::abandon(&mut *store))?;
             let suspended = (*store).suspended.clone().ok_or(UsageError::NotSuspended)?;
             let outcome = run_turn(store, context, |context| {
+                span!(TRACE, "call");
                 let _polling = Polling::begin(&self.interrupts, context);
                 let resume = || {
                     (*store).suspended = None;

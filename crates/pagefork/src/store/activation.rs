@@ -55,6 +55,10 @@ pub(crate) struct Activation {
     /// Whether the host function that runs now asked for the suspension of its
     /// caller.
     pub(crate) suspend_requested: bool,
+    /// Whether the guest is to let others run, in this turn of its.
+    pub(crate) yields: bool,
+    /// Whether its interruption points are to look at that anew.
+    pub(crate) yields_again: bool,
     /// Whether who called is ready to see the guest suspended.
     pub(crate) suspendable: bool,
     /// Whether that is the embedder, whose call ends with it.
@@ -125,6 +129,8 @@ impl Activation {
             parked: None,
             suspend_countdown: 0,
             suspend_requested: false,
+            yields: false,
+            yields_again: false,
             suspendable: false,
             ends_suspended: false,
             waits_in: ptr::null_mut(),
@@ -148,6 +154,8 @@ impl Activation {
         self.parked = None;
         self.suspend_countdown = 0;
         self.suspend_requested = false;
+        self.yields = false;
+        self.yields_again = false;
         self.suspendable = false;
         self.ends_suspended = false;
         self.writer = 0;

@@ -37,6 +37,10 @@ use crate::store::interrupt::{EpochWatch, Interrupts, watch_deadlines};
 pub enum UpdateDeadline {
     /// It goes on, and the next deadline is so many epochs from now.
     Continue(u64),
+    /// It lets the executor poll others first, as at the end of a
+    /// [turn](crate::Store::set_yield_interval), and the next deadline is so many epochs from now. For guests that were
+    /// called with `call_async`; others fail.
+    Yield(u64),
     /// It traps, as if there were no callback.
     Interrupt,
 }

@@ -741,6 +741,7 @@ impl StoreGroup {
     }
 
     pub(crate) fn set_epoch_callback(&mut self, callback: Option<Box<EpochCallback>>) {
+        self.turns.yield_at_deadlines = callback.is_some();
         self.epochs.set_callback(callback, &self.interrupts);
     }
 

@@ -360,7 +360,7 @@ impl Interrupts {
     }
 
     /// Asks the guest to let others run at its next interruption point.
-    fn request_yield(&self) {
+    pub(crate) fn request_yield(&self) {
         let mut state = self.state();
         state.yields = true;
         state.show();

@@ -33,6 +33,7 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 /// Is ready when it was polled so often, and wakes each time.
+#[allow(dead_code, reason = "not in all tests that run futures")]
 pub(crate) async fn polls(mut left: u32) {
     poll_fn(|context| {
         context.waker().wake_by_ref();

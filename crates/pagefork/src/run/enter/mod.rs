@@ -786,6 +786,7 @@ unsafe fn after_host_function(
                 Ok(thrown) => {
                     // Asked for on the way back from a call that does not return.
                     (*activation).suspend_requested = false;
+                    suspend::request_yield_again(&mut *store);
                     HostAnswer::thrown(activation, thrown)
                 }
                 Err(mut error) => {
@@ -819,8 +820,10 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
             return HostAnswer::leave(activation, stopped(activation, stop));
         }
         // An earlier call may have been asked too late.
-        if (*store).interrupts.take_yield() && (*store).turns.interval.is_some() {
-            (*activation).suspend_requested = (*activation).suspendable;
+        if (*store).interrupts.take_yield() && (*store).turns.interval.is_some()
+            || std::mem::take(&mut (*activation).yields_again)
+        {
+            suspend::request_yield(&mut *store);
         }
         let may = (*activation).suspend_countdown > 0
             || (*activation).suspend_requested
