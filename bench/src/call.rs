@@ -4,8 +4,10 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::measure::{Effort, Row, Size, Work, compare};
-use crate::{signatures, waiting};
+use crate::grid::Grid;
+use crate::measure::{Effort, Options, Row, Size, Unit, Work, compare};
+use crate::report::Report;
+use crate::{crowd, signatures, waiting};
 
 /// The three calls of wasmtime PR 3319, and loops of calls of the host. Each loop adds up what it
 /// calls returns; one calls nothing, so that its turns can be taken off.
@@ -99,9 +101,9 @@ const CALLS: u32 = 100;
 pub fn run(size: Size) -> Vec<Row> {
     signatures::check(if size == Size::Small { 3 } else { 100 });
     let text = module_text();
-    let mut ours = pagefork_side::Calls::new(&text);
+    let mut ours = pagefork_side::Calls::new(&pagefork_side::Compiled::new(&text));
     #[cfg(feature = "peer")]
-    let mut theirs = wasmtime_side::Calls::new(&text);
+    let mut theirs = wasmtime_side::Calls::new(&wasmtime_side::Compiled::new(&text));
     let mut rows = Vec::new();
     macro_rules! row {
         ($name:literal, $expected:expr, $method:ident $($function:ident)?) => {{
@@ -144,6 +146,59 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("asynchronous i64 through the host, after a wait", 7, async_waiting);
     rows.push(waiting::run(size));
     rows
+}
+
+/// Times calls of threads that have a store each, of one engine.
+pub fn on_threads(options: &Options) -> Report {
+    let text = module_text();
+    let ours = pagefork_side::Compiled::new(&text);
+    #[cfg(feature = "peer")]
+    let theirs = wasmtime_side::Compiled::new(&text);
+    let columns = ["pagefork", "wasmtime"];
+    let mut grid = Grid::new(
+        "100 calls",
+        1,
+        columns.into_iter().take(1 + usize::from(cfg!(feature = "peer"))),
+    );
+    macro_rules! lines {
+        ($name:literal, $expected:expr, $method:ident $($function:ident)?) => {
+            macro_rules! job {
+                ($side:ident, $compiled:expr) => {
+                    Box::new(|| {
+                        let mut calls = $side::Calls::new($compiled);
+                        Box::new(move || {
+                            let sum = many_times(|| calls.$method($(|calls| &calls.$function)?));
+                            assert_eq!(sum, $expected * u64::from(CALLS), $name);
+                            []
+                        })
+                    })
+                };
+            }
+            let mut makers: Vec<crowd::Maker<'_>> = vec![(columns[0], job!(pagefork_side, &ours))];
+            #[cfg(feature = "peer")]
+            makers.push((columns[1], job!(wasmtime_side, &theirs)));
+            #[cfg(not(feature = "peer"))]
+            makers.truncate(1);
+            for threads in options.threads(&crowd::THREADS) {
+                let name = format!("{}, {}", $name, crowd::on_threads(threads));
+                crowd::contest(&mut grid, &name, options.size, threads, &makers);
+                let misses = makers.iter().map(|(column, make)| {
+                    Ok((*column, vec![crowd::cache_misses(options.size, threads, &**make)?]))
+                });
+                match misses.collect::<std::io::Result<Vec<_>>>() {
+                    Ok(cells) => {
+                        grid.add(&format!("{name}: cache misses"), Unit::Count, cells).alone = true;
+                    }
+                    Err(why) => grid.note_once(&format!("Cache misses are not counted here: {why}.")),
+                }
+            }
+        };
+    }
+    lines!("typed nop", 0, nop);
+    lines!("typed i64 through the host", 7, i64);
+    lines!("untyped nop", 0, untyped nop_func);
+    lines!("asynchronous nop", 0, async_nop);
+    Report::of_grid("call_on_threads", &grid)
 }
 
 /// Calls as often as an iteration does.
@@ -192,6 +247,22 @@ macro_rules! side {
             type Loop = TypedFunc<u32, i64>;
             type Nothing = TypedFunc<(), ()>;
 
+            /// What the stores of all threads have in common: an engine that just calls, and one whose guests
+            /// may wait.
+            pub(super) struct Compiled {
+                plain: (Linker<u32>, Module),
+                waiting: (Linker<u32>, Module),
+            }
+
+            impl Compiled {
+                pub(super) fn new(wat: &str) -> Self {
+                    let engine = Engine::default();
+                    let wasm = wat::parse_str(wat).expect("a module");
+                    let module = Module::new(&engine, wasm).expect("a valid module");
+                    Self { plain: (linker(&engine), module), waiting: asynchronous() }
+                }
+            }
+
             pub(super) struct Calls {
                 store: Store<u32>,
                 nop: TypedFunc<(), ()>,
@@ -221,13 +292,10 @@ macro_rules! side {
             }
 
             impl Calls {
-                pub(super) fn new(wat: &str) -> Self {
-                    let engine = Engine::default();
-                    let wasm = wat::parse_str(wat).expect("a module");
-                    let module = Module::new(&engine, wasm).expect("a valid module");
-                    let mut store = Store::new(&engine, 0);
-                    let linker = linker(&engine);
-                    let instance = linker.instantiate(&mut store, &module).expect("all is linked");
+                pub(super) fn new(compiled: &Compiled) -> Self {
+                    let (linker, module) = &compiled.plain;
+                    let mut store = Store::new(module.engine(), 0);
+                    let instance = linker.instantiate(&mut store, module).expect("all is linked");
                     macro_rules! func {
                         ($name:literal) => {
                             instance.get_typed_func(&mut store, $name).expect("an export")
@@ -236,7 +304,11 @@ macro_rules! side {
                             instance.get_func(&mut store, $name).expect("an export")
                         };
                     }
-                    let (mut async_store, instance_async) = asynchronous();
+                    let (linker, module) = &compiled.waiting;
+                    let mut async_store = Store::new(module.engine(), 0);
+                    let instantiate: fn(&Linker<u32>, &mut Store<u32>, &Module) -> Instance =
+                        $instantiate;
+                    let instance_async = instantiate(linker, &mut async_store, module);
                     macro_rules! async_func {
                         ($name:literal) => {
                             instance_async
@@ -354,7 +426,7 @@ macro_rules! side {
                 }
             }
 
-            fn asynchronous() -> (Store<u32>, Instance) {
+            fn asynchronous() -> (Linker<u32>, Module) {
                 let pool: fn() -> Engine = $pool;
                 let engine = pool();
                 let mut linker = Linker::new(&engine);
@@ -373,11 +445,7 @@ macro_rules! side {
                     .expect("a new name");
                 let wasm = wat::parse_str(super::ASYNC_WAT).expect("a module");
                 let module = Module::new(&engine, wasm).expect("a valid module");
-                let mut store = Store::new(&engine, 0);
-                let instantiate: fn(&Linker<u32>, &mut Store<u32>, &Module) -> Instance =
-                    $instantiate;
-                let instance = instantiate(&linker, &mut store, &module);
-                (store, instance)
+                (linker, module)
             }
 
             fn linker(engine: &Engine) -> Linker<u32> {

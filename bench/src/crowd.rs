@@ -1,5 +1,6 @@
 //! The same on many threads at a time.
 
+use std::io;
 use std::ops::Sub;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::grid::Grid;
-use crate::kernel::{self, LockWaits};
+use crate::kernel::{self, CacheMisses, LockWaits};
 use crate::measure::{Clock, Size, Unit};
 use crate::sides::Side;
 
@@ -231,6 +232,41 @@ fn sample<'a, const PARTS: usize>(
         switches: all(&|done| done.counts.switches as f64) / iterations,
         waits: all(&|done| done.counts.waits as f64) / iterations,
     }
+}
+
+/// How often processors miss their caches in an iteration, on this many threads at a time.
+///
+/// # Errors
+/// If the machine does not count that.
+pub(crate) fn cache_misses<'a>(
+    size: Size,
+    threads: u32,
+    make: &(dyn Fn() -> Job<'a> + Sync),
+) -> io::Result<f64> {
+    let iterations = if size == Size::Small { 1 } else { 20_000 };
+    CacheMisses::of_this_thread()?;
+    let ready = Barrier::new(threads as usize);
+    let one = || {
+        let mut misses = CacheMisses::of_this_thread();
+        let mut job = {
+            // They wait for all, also if one fails here.
+            let _ready = Arrival(&ready);
+            let mut job = make();
+            job();
+            job
+        };
+        let mut count = || misses.as_mut().map_or(0, CacheMisses::count);
+        let before = count();
+        for _ in 0..iterations {
+            job();
+        }
+        count() - before
+    };
+    let counts = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        running.into_iter().map(|thread| thread.join().expect("a job succeeds")).sum::<u64>()
+    });
+    Ok(counts as f64 / f64::from(threads * iterations))
 }
 
 #[cfg(test)]

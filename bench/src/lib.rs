@@ -43,6 +43,7 @@ pub type Benchmark = (&'static str, fn(&Options) -> Report);
 /// All benchmarks.
 pub const ALL: &[Benchmark] = &[
     ("call", |asked| Report::of_rows("call", &call::run(asked.size))),
+    ("call_on_threads", call::on_threads),
     ("capi", |asked| capi::run(asked.size)),
     ("spawn", |asked| spawn::run(asked.size)),
     ("strategies", |asked| spawn::strategies(asked.size)),

@@ -10,6 +10,7 @@ mod guests;
 mod host;
 mod package;
 mod pageman;
+mod ported;
 mod sabotage;
 mod soak;
 mod sha256;
@@ -28,6 +29,8 @@ usage: cargo xtask COMMAND
   soak               tests that are too long for CI: all pairs of strategies, all sabotage
   bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
+  ported DIRECTORY   build and run wasmtime's examples, which a checkout of it has there, as ported by
+                     docs/from_wasmtime.sed; `--peer` compares with wasmtime
   guests             fetch third-party guests, build SQLite and Go's; prints where they are
   guests --rebuild   rebuild guest/built from guest/*
   capi --prefix DIR  install the C library; `--profile dev` builds it as tests do
@@ -50,6 +53,8 @@ fn main() -> ExitCode {
         ["soak"] => soak::run(&host),
         ["bench", ref names @ ..] => bench(&host, names),
         ["differential", ref arguments @ ..] => differential::run(&host, arguments),
+        ["ported", examples] => ported::run(&host, examples.as_ref(), false),
+        ["ported", examples, "--peer"] => ported::run(&host, examples.as_ref(), true),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
         ["guests", "--rebuild"] => guests::rebuild(&host),
         ["capi", "--check"] => capi::check(&host),

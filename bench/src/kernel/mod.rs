@@ -2,6 +2,7 @@
 
 mod locks;
 mod mapping;
+mod misses;
 mod pagemap;
 mod readers;
 mod signals;
@@ -9,6 +10,7 @@ mod userfault;
 
 pub(crate) use locks::{LockWaits, lock_waits_are_counted};
 pub(crate) use mapping::{Access, Mapping, PAGE};
+pub(crate) use misses::CacheMisses;
 pub(crate) use pagemap::{PageMap, Pages};
 pub(crate) use readers::{Readers, Serve};
 pub(crate) use signals::{Handled, handle_signals, handled_count};
