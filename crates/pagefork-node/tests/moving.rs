@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::datagrams::PLACES;
-use common::{ECHO, Node, Numbers, Pipe, Relay, SUMS, attach_among, start, sum};
+use common::{ECHO, Node, Numbers, Pipe, Relay, SUMS, attach_among, key, start, sum};
 use pagefork_node::{
     MemoryPeer, MigrateOptions, NodeDirectory, PageTimes, ProgramEnd, ProgramPhase, ProgramSource,
     ProgramStart, SecondPlace,
@@ -439,6 +439,17 @@ fn what_cannot_move_goes_on_where_it_is_and_says_why() {
     know(&nodes);
     let own = nodes[0].client().migrate(&id, nodes[0].peer.key, options(1)).unwrap_err();
     assert!(own.to_string().contains("there already"), "{own}");
+
+    // Who signs what is handed over is not trusted there: with states that go ahead, and without.
+    let stranger = Node::with("stranger", 6, |options| options.image_key = key(9));
+    let pair = [stranger, Node::new("trusts-others", 7)];
+    know(&pair);
+    let id = pair[0].start(&start("echo", ECHO)).to_string();
+    for rounds in [0, 1] {
+        let error = pair[0].client().migrate(&id, pair[1].peer.key, options(rounds)).unwrap_err();
+        assert!(error.to_string().contains("has signed are not run here"), "{error}");
+        assert_eq!(pair[0].programs.programs()[0].phase, ProgramPhase::Running);
+    }
 
     // A directory that the other has not.
     let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join("moving-shared");

@@ -253,7 +253,14 @@ impl ArrivingProgram {
     /// Whether the program could run here.
     fn would_take(&self, node: &ProgramNode, epoch: u64) -> Result<PlaceOfArrival, String> {
         source(node.options(), &self.from)?;
-        let MoveOffer { program, directories, .. } = &self.offer;
+        let MoveOffer { program, directories, signer, .. } = &self.offer;
+        let signer = PublicKey::from_bytes(*signer);
+        if !node.options().peers.signers()?.contains(&signer) {
+            return Err(format!(
+                "images that key {signer} has signed are not run here: `pagefork node trust --signer` \
+                 says it to the node that is to have the program"
+            ));
+        }
         for name in directories {
             let mut known = node.options().directories.iter();
             if !known.any(|known| known.guest == *name) {

@@ -721,6 +721,7 @@ impl MovingProgram {
                         name: self.program.name.clone(),
                         directories: self.program.directories(),
                         has_sockets: self.has_sockets,
+                        signer: *self.node.options().image_key.public().as_bytes(),
                         second: self.second(),
                     };
                     if let Some(link) = &mut self.link {

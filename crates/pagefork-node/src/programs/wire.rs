@@ -208,6 +208,8 @@ pub(super) struct MoveOffer {
     /// The directories of the node that it has.
     pub(super) directories: Vec<String>,
     pub(super) has_sockets: bool,
+    /// Who signs what is handed over.
+    pub(super) signer: [u8; 32],
     /// What will have its pages, too.
     pub(super) second: Option<SecondPlace>,
 }
