@@ -1,7 +1,7 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pagefork::IncompleteImage;
@@ -12,44 +12,11 @@ use pagefork_postcopy::{
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
+use crate::leases::Leases;
 
 /// Bytes that are read and not yet taken by the network. What a guest waits for overtakes those that
 /// are read; those that are being read it does not.
 const BYTES_IN_FLIGHT: usize = 64 << 10;
-
-/// Images that peers depend on, each until a moment, whatever becomes of their connections:
-/// collection spares them as long as they are here.
-#[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<BTreeMap<(PublicKey, ContentHash), LeasedImage>>);
-
-#[derive(Debug)]
-struct LeasedImage {
-    _image: StoredImage,
-    until: Instant,
-}
-
-impl Leases {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), LeasedImage>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, peer: PublicKey, image: &StoredImage, until: Instant) {
-        let lease = LeasedImage { _image: image.clone(), until };
-        self.lock().insert((peer, image.hash()), lease);
-    }
-
-    fn end(&self, peer: PublicKey, image: ContentHash) {
-        self.lock().remove(&(peer, image));
-    }
-
-    /// Forgets what is over. Returns when the next one is.
-    pub(crate) fn forget_over(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let mut leases = self.lock();
-        leases.retain(|_, lease| lease.until > now);
-        leases.values().map(|lease| lease.until).min()
-    }
-}
 
 /// What a connection needs to give pages.
 pub(crate) struct PageGiver<'a> {
@@ -150,7 +117,7 @@ impl<'a> PageGiver<'a> {
                 self.open.remove(&hash);
                 Vec::new()
             }
-            // Instances are not handed over yet.
+            // Nodes hand programs over by connections of their own.
             MemoryOutput::Migration(_) | MemoryOutput::Send { .. } | MemoryOutput::Close(_) => {
                 Vec::new()
             }

@@ -57,7 +57,8 @@ pub(crate) mod give;
 /// A connection on which both sides speak whenever they want to.
 pub(crate) mod duplex;
 /// Who connects.
-pub(crate) mod listen;
+pub(crate) mod leases;
+mod listen;
 /// Nodes of tests that do what none should.
 #[cfg(test)]
 pub(crate) mod strangers;

@@ -18,8 +18,9 @@ use crate::base::{NodeError, NodeTimes};
 use crate::channel::Channel;
 use crate::duplex::Duplex;
 use crate::fetch::code_of;
-use crate::give::{Leases, PageGiver};
+use crate::give::PageGiver;
 use crate::identity::{self, AgreedProtocol, Protocol};
+use crate::leases::Leases;
 use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
 use crate::programs::{self, ProgramNode};
@@ -220,6 +221,7 @@ impl MemoryServer {
     pub fn run(&self) -> ! {
         thread::scope(|scope| {
             let (first, others) = self.listeners.split_first().expect("it is bound to one");
+            scope.spawn(|| self.shared.leases.forget_as_they_end());
             for (listener, _) in others {
                 scope.spawn(move || self.listen(listener));
             }
@@ -299,7 +301,6 @@ impl Shared {
         let protocol = agreed.protocol;
         let peer = channel.peer().ok_or(NodeError::Malformed("no key"))?;
 
-        self.leases.forget_over();
         let talk = || NodeError::io(format!("talk to node {peer}"));
         if protocol == Protocol::Programs {
             // Who has none lets nobody in for them.
