@@ -1,0 +1,122 @@
+//! Programs that give memory back: what is resident then, what their page maps say, and what they ask of hosts.
+
+use std::path::Path;
+
+use pagefork::image::ImageStore;
+use pagefork::{Instance, Linker, Module, SaveOptions, Store, Val};
+use pagefork_wasi::{OutputKind, WasiCtx, WasiCtxBuilder};
+
+use super::guests::{fetched, scratch};
+
+/// A program that has run to its end, and whose memory is still there.
+struct Ended {
+    store: Store<WasiCtx>,
+    instance: Instance,
+}
+
+impl Ended {
+    /// Runs a command with WASI and with what `define` adds.
+    fn run(guest: &Module, define: impl FnOnce(&mut Linker<WasiCtx>)) -> Self {
+        let (stdout, output) = OutputKind::pipe();
+        let context = WasiCtxBuilder::new().stdout(output).build().expect("a context");
+        let mut store = Store::new(guest.engine(), context);
+        let mut linker: Linker<WasiCtx> = Linker::new(guest.engine());
+        pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
+        define(&mut linker);
+        let instance = linker.instantiate(&mut store, guest).expect("it is all there");
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a command");
+        start.call(&mut store, ()).expect("it does not trap");
+        println!("{}", stdout.contents().escape_ascii());
+        Self { store, instance }
+    }
+
+    fn bytes(&mut self) -> &[u8] {
+        let memory = self.instance.get_memory(&mut self.store, "memory").expect("it is exported");
+        memory.data(&self.store)
+    }
+
+    /// The states of pages by the page map, which says that they have so many bytes.
+    fn states(&mut self, page_size: usize) -> Vec<u8> {
+        let map = self.instance.get_global(&mut self.store, "pageman_page_map");
+        let Val::I32(map) = map.expect("it is exported").get(&mut self.store) else {
+            panic!("an address")
+        };
+        let (bytes, map) = (self.bytes(), map as usize);
+        assert_eq!(1 << bytes[map + 6], page_size);
+        let states = states(bytes, map);
+        assert!(states.len() * page_size <= bytes.len());
+        states
+    }
+
+    /// All bytes are zero of the pages that the map calls so.
+    fn zeros_are_zeros(&mut self, page_size: usize) {
+        let states = self.states(page_size);
+        let bytes = self.bytes();
+        for page in (0..states.len()).filter(|page| matches!(states[*page], 0 | 2)) {
+            let page = &bytes[page * page_size..(page + 1) * page_size];
+            assert!(page.iter().all(|byte| *byte == 0), "{page:p}");
+        }
+    }
+}
+
+/// A program that has freed most of its memory gives it back: what is resident is what it uses
+/// and some more. The page map that it exports tells which pages are free, and of those that it
+/// calls zero all bytes are.
+#[test]
+fn a_program_gives_memory_back_and_its_page_map_is_true() {
+    let Some(guest) = fetched("pageman_give_back.wasm") else { return };
+    let mut ended = Ended::run(&guest, |linker| {
+        linker.define_memory_discard().expect("every name is free");
+    });
+    let states = ended.states(1 << 16);
+    let used = states.iter().filter(|state| **state > 4).count();
+    assert_eq!(used, 64 * 16, "pages of 64 KiB in use");
+    let resident = resident(ended.bytes());
+    println!("{} MiB of {} resident, {} used", resident >> 20, states.len() >> 4, used >> 4);
+    assert!(resident * 10 <= (used << 16) * 11, "{resident} bytes for {used} pages");
+    ended.zeros_are_zeros(1 << 16);
+
+    // So is the image of it.
+    let directory = scratch("pageman-image");
+    let images = ImageStore::open(&directory).expect("a directory");
+    let snapshot = ended.store.snapshot().expect("it can be captured");
+    snapshot.save(&images, SaveOptions::new()).expect("it can be saved");
+    let saved = size_of_files(&directory);
+    println!("{} KiB saved", saved >> 10);
+    assert!(saved * 10 <= (used << 16) * 11, "{saved} bytes for {used} pages");
+    std::fs::remove_dir_all(directory).expect("it is there");
+}
+
+/// The states of pages by the page map at this address.
+pub(super) fn states(bytes: &[u8], map: usize) -> Vec<u8> {
+    let word = |at: usize| {
+        let four = bytes[at..at + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(four) as usize
+    };
+    assert_eq!((word(map), word(map + 4) & 0xff00_ffff), (0x4d47_4150, 0x0400_0001));
+    assert_eq!(word(map + 8) % 2, 0, "no change is under way");
+    let (pages, states) = (word(map + 12), word(map + 16));
+    (0..pages).map(|page| bytes[states + page / 2] >> (page % 2 * 4) & 15).collect()
+}
+
+/// Bytes of all files below a directory.
+fn size_of_files(directory: &Path) -> usize {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let size = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.expect("it can be listed").path();
+        let is_directory = path.is_dir();
+        let length = || path.metadata().expect("it is there").len() as usize;
+        if is_directory { size_of_files(&path) } else { length() }
+    };
+    entries.map(size).sum()
+}
+
+/// How many of these bytes are resident, as the kernel counts pages.
+fn resident(bytes: &[u8]) -> usize {
+    let mut pages = vec![0u8; bytes.len() / 4096];
+    let start = bytes.as_ptr().cast_mut().cast();
+    // SAFETY: the bytes are whole pages, and `pages` has a byte for each of them.
+    let done = unsafe { libc::mincore(start, bytes.len(), pages.as_mut_ptr()) };
+    assert_eq!(done, 0, "the bytes are mapped");
+    pages.iter().filter(|page| **page & 1 == 1).count() * 4096
+}
