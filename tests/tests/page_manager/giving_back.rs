@@ -1,9 +1,11 @@
 //! Programs that give memory back: what is resident then, what their page maps say, and what they ask of hosts.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use pagefork::image::ImageStore;
-use pagefork::{Instance, Linker, Module, SaveOptions, Store, Val};
+use pagefork::{Caller, Extern, Instance, Linker, Module, SaveOptions, Store, Val};
 use pagefork_wasi::{OutputKind, WasiCtx, WasiCtxBuilder};
 
 use super::guests::{fetched, scratch};
@@ -85,6 +87,43 @@ fn a_program_gives_memory_back_and_its_page_map_is_true() {
     println!("{} KiB saved", saved >> 10);
     assert!(saved * 10 <= (used << 16) * 11, "{saved} bytes for {used} pages");
     std::fs::remove_dir_all(directory).expect("it is there");
+}
+
+/// The import that wasm-bindgen makes the instruction of gets what the instruction takes: whole pages of
+/// WebAssembly, whatever the size of the manager's pages is. Nearly all that is freed is given back so, and
+/// what is left over at the edges of ranges is zero, too.
+#[test]
+fn the_import_without_a_status_gets_whole_pages() {
+    for (name, page_size) in [("pageman_bindgen", 1 << 16), ("pageman_bindgen_4k", 1 << 12)] {
+        let Some(guest) = fetched(&format!("{name}.wasm")) else { return };
+        let discarded = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&discarded);
+        let strict = move |mut caller: Caller<'_, WasiCtx>, start: u32, length: u32| {
+            assert_eq!((start % 65536, length % 65536), (0, 0), "{name}");
+            assert_ne!(length, 0, "{name}");
+            let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
+                panic!("a memory")
+            };
+            let (start, length) = (start as usize, length as usize);
+            memory.data_mut(&mut caller)[start..start + length].fill(0);
+            count.fetch_add(length, Relaxed);
+        };
+        let mut ended = Ended::run(&guest, |linker| {
+            linker.func_wrap("env", "__wbindgen_memory_discard", strict).expect("a free name");
+        });
+        let discarded = discarded.load(Relaxed);
+        assert!(discarded > 440 << 20, "{name}: {discarded} bytes");
+        ended.zeros_are_zeros(page_size);
+
+        // By Pagefork's own function of that name memory is released, but where that would only cost: it has no
+        // status to say so, and writes zeros instead.
+        let mut ended = Ended::run(&guest, |linker| {
+            linker.define_memory_discard().expect("every name is free");
+        });
+        let resident = resident(ended.bytes());
+        assert!(resident * 10 <= (64 << 20) * 12, "{name}: {resident} bytes are resident");
+        ended.zeros_are_zeros(page_size);
+    }
 }
 
 /// The states of pages by the page map at this address.
