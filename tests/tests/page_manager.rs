@@ -23,8 +23,8 @@ use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use guests::{Invocation, Outcome, built, fetched, host_program, repository, scratch};
 
-/// Sizes of pages as powers of two: the smallest and the largest.
-const PAGE_SHIFTS: [u32; 2] = [12, 16];
+/// Sizes of pages as powers of two.
+const PAGE_SHIFTS: [u32; 4] = [12, 13, 14, 16];
 
 /// Compiles a test of `guest/pageman/test` for the host. `None` is a printed skip.
 fn native(test: &str, page_shift: u32, flags: &[&str]) -> Option<PathBuf> {
