@@ -143,6 +143,16 @@ fn what_stays_free_is_given_back() {
     }
 }
 
+/// Memory grows as it is said to, wishes take the pages that cost least, the check notices each bit that is wrong, a
+/// small program pays for no tables, what is switched off is not there, and JSON is JSON with the numbers in it.
+#[test]
+fn the_manager_keeps_its_rules() {
+    for shift in PAGE_SHIFTS {
+        let Some(program) = native("rules", shift, &[]) else { return };
+        run(program, &[]);
+    }
+}
+
 /// A long run like a collector's leaves no less of memory in use, and no shorter free run, than
 /// is published of a like manager.
 #[test]

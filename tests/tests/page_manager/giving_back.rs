@@ -19,8 +19,19 @@ struct Ended {
 impl Ended {
     /// Runs a command with WASI and with what `define` adds.
     fn run(guest: &Module, define: impl FnOnce(&mut Linker<WasiCtx>)) -> Self {
+        Self::run_with(guest, &[], define)
+    }
+
+    /// The same, with these arguments.
+    fn run_with(
+        guest: &Module,
+        arguments: &[&str],
+        define: impl FnOnce(&mut Linker<WasiCtx>),
+    ) -> Self {
         let (stdout, output) = OutputKind::pipe();
-        let context = WasiCtxBuilder::new().stdout(output).build().expect("a context");
+        let mut context = WasiCtxBuilder::new();
+        context.arg("guest").args(arguments.iter().copied()).stdout(output);
+        let context = context.build().expect("a context");
         let mut store = Store::new(guest.engine(), context);
         let mut linker: Linker<WasiCtx> = Linker::new(guest.engine());
         pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
@@ -87,6 +98,18 @@ fn a_program_gives_memory_back_and_its_page_map_is_true() {
     println!("{} KiB saved", saved >> 10);
     assert!(saved * 10 <= (used << 16) * 11, "{saved} bytes for {used} pages");
     std::fs::remove_dir_all(directory).expect("it is there");
+}
+
+/// `calloc` of large blocks from fresh memory writes to none of their pages: nearly nothing of 64 MiB is resident.
+#[test]
+fn zeros_of_large_blocks_are_not_written() {
+    for name in ["pageman", "pageman_4k", "pageman_mimalloc"] {
+        let Some(guest) = fetched(&format!("{name}.wasm")) else { return };
+        let mut ended = Ended::run_with(&guest, &["zeros"], |_| ());
+        let (bytes, resident) = (ended.bytes().len(), resident(ended.bytes()));
+        println!("{name}: {} KiB of {} are resident", resident >> 10, bytes >> 10);
+        assert!(bytes >= 64 << 20 && resident < 4 << 20, "{name}: {resident} of {bytes}");
+    }
 }
 
 /// The import that wasm-bindgen makes the instruction of gets what the instruction takes: whole pages of
