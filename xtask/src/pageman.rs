@@ -110,9 +110,12 @@ const fn compared(mut program: Program) -> Program {
 
 const SMALL_PAGES: &str = "-DPAGEMAN_PAGE_SHIFT=12";
 const DISCARD: &str = "-DPAGEMAN_DISCARD_IMPORT";
+const DISCARD_BINDGEN: &str = "-DPAGEMAN_DISCARD_BINDGEN";
 const PAGE_MAP: &str = "-Wl,--export=pageman_page_map";
 const LIBRARY_ALONE: &str = "-mexec-model=reactor";
-/// As much memory at first as emscripten gives, and of it as much for the stack.
+/// As much memory at first as emscripten gives.
+const INITIAL_MEMORY: &str = "--initial-memory=16777216";
+/// The same, and of it as much for the stack.
 const AS_EMSCRIPTEN: [&str; 2] = ["-Wl,--initial-memory=16777216", "-Wl,-z,stack-size=5242880"];
 const MALLOC_BENCH: &str = "guest/pageman/bench/malloc.c";
 /// What the C library has in place of mmap.
@@ -129,6 +132,18 @@ const PROGRAMS: &[Program] = &[
         "guest/pageman/test/give_back.c",
         With::Manager,
         &[DISCARD, PAGE_MAP],
+    ),
+    program(
+        "pageman_bindgen",
+        "guest/pageman/test/give_back.c",
+        With::Manager,
+        &[DISCARD_BINDGEN, PAGE_MAP],
+    ),
+    program(
+        "pageman_bindgen_4k",
+        "guest/pageman/test/give_back.c",
+        With::Manager,
+        &[DISCARD_BINDGEN, PAGE_MAP, SMALL_PAGES],
     ),
     program(
         "pageman_snapshots",
@@ -374,8 +389,13 @@ pub(crate) fn build_example(
     let example = Path::new(source).file_stem().unwrap_or_default();
     let directory = host.guests().join("pageman-rust");
     let folder = host.root.join("guest/pageman/rust");
+    let mut flags = without_places(host, &folder)?;
+    if target.contains("wasi") {
+        // Whole pages between the program's data and the end of memory, which have one owner.
+        flags.push_str(&["\u{1f}-Clink-arg=", INITIAL_MEMORY].concat());
+    }
     let mut cargo = host.cargo();
-    cargo.current_dir(&folder).env("CARGO_ENCODED_RUSTFLAGS", without_places(host, &folder)?);
+    cargo.current_dir(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags);
     cargo.args(["build", "--release", "--locked", "--target", target, "--example"]).arg(example);
     cargo.env("CARGO_TARGET_DIR", &directory);
     // The crate's C sources are compiled by the same compiler as other guests.

@@ -1,5 +1,7 @@
 //! Tests that take longer than continuous integration may.
 
+use std::path::Path;
+
 use crate::Result;
 use crate::host::{self, Host};
 use crate::sabotage::{self, Selection};
@@ -23,12 +25,60 @@ const TESTS: [(&str, &str); 10] = [
     ("pagefork-cli", "killed_nodes"),
 ];
 
+/// What only these tests need of the system, how to see that it is there, and Debian's packages of it.
+const NEEDED: [(&str, fn() -> bool, &str); 4] = [
+    ("emcc", || host::exists("emcc", "--version"), "emscripten"),
+    ("node", || host::exists("node", "--version"), "nodejs"),
+    (
+        "clang for WebAssembly",
+        || ["clang-19", "clang"].iter().any(|name| host::exists(name, "--version")),
+        "clang-19 lld-19 libclang-rt-19-dev-wasm32",
+    ),
+    ("WASI's C library", || Path::new("/usr/lib/wasm32-wasi/libc.a").exists(), "wasi-libc"),
+];
+
+/// What is wrong if one of `needed` is missing: a test that is left out would count as one that holds.
+fn missing(needed: &[(&str, fn() -> bool, &str)]) -> Option<String> {
+    let missing = needed.iter().filter(|(_, is_there, _)| !is_there());
+    let (names, packages): (Vec<&str>, Vec<&str>) =
+        missing.map(|(name, _, packages)| (*name, *packages)).unzip();
+    (!names.is_empty()).then(|| {
+        let (names, packages) = (names.join(", "), packages.join(" "));
+        format!("missing: {names}; tests that need them would be left out. On Debian: apt-get install {packages}")
+    })
+}
+
 pub(crate) fn run(host: &Host) -> Result {
+    if let Some(missing) = missing(&NEEDED) {
+        return Err(missing);
+    }
     for (package, test) in TESTS {
         let mut cargo = host.cargo();
+        // Then a test that is left out fails.
+        cargo.env("CI", "true");
         cargo.args(["test", "--locked", "-p", package, "--test", test]);
         cargo.args(["--", "--ignored", "--nocapture"]);
         host::check(&mut cargo)?;
     }
     sabotage::run(host, Selection::All)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn what_is_missing_is_named_with_its_packages() {
+        let all = [
+            ("here", (|| true) as fn() -> bool, "a"),
+            ("emcc", || false, "b c"),
+            ("node", || false, "d"),
+        ];
+        let said = missing(&all).expect("two are missing");
+        assert!(
+            said.starts_with("missing: emcc, node; ") && said.ends_with(" install b c d"),
+            "{said}"
+        );
+        assert_eq!(missing(&all[..1]), None);
+    }
 }

@@ -26,7 +26,10 @@ fn main() {
         let mut command = Command::new(program);
         command.args(arguments).args(["-target", "wasm32-freestanding", "-std=gnu17", "-O2"]);
         command.args(["-mbulk-memory", "-ffreestanding", "-Wall", "-Wextra", "-Werror"]);
-        command.arg("-DPAGEMAN_OWNS_HEAP");
+        // Where std stands on a C library, that one's malloc has what the linker left free at first.
+        if matches!(env::var("CARGO_CFG_TARGET_OS").as_deref(), Ok("unknown" | "none")) {
+            command.arg("-DPAGEMAN_OWNS_HEAP");
+        }
         if env::var_os("CARGO_FEATURE_DISCARD").is_some() {
             command.arg("-DPAGEMAN_DISCARD_IMPORT");
         }

@@ -32,6 +32,8 @@ static void *move_pages(void *pages, size_t old_length, size_t length, int may_m
 #define HAVE_MORECORE 0
 #define HAVE_MMAP 1
 #define HAVE_MREMAP 1
+/* Pages with the wish for zeros never come to dlcalloc, and others may be dirty. */
+#define MMAP_CLEARS 0
 #define MMAP(length) take_pages(length, PAGEMAN_ANY)
 #define DIRECT_MMAP(length) take_pages(length, wish)
 #define MUNMAP(pages, length) pageman_unmap(pages, length)

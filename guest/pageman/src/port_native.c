@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define ALIGNMENT ((size_t)1 << 16)
+
 static char *arena;
 static size_t arena_bytes;
 static page_t arena_limit, arena_pages;
@@ -18,11 +20,15 @@ page_t native_growth_max = PAGE_NONE;
 void native_reset(page_t limit, page_t initial, size_t start) {
     size_t bytes = (size_t)limit << PAGEMAN_PAGE_SHIFT;
     if (arena) munmap(arena, arena_bytes);
-    arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena == MAP_FAILED) {
+    /* A page of the manager's begins at a multiple of its size, which the kernel's may be smaller than. */
+    char *over = mmap(NULL, bytes + ALIGNMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (over == MAP_FAILED) {
         perror("mmap of an arena");
         exit(2);
     }
+    arena = (char *)(((uintptr_t)over + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
+    if (arena > over) munmap(over, (size_t)(arena - over));
+    if (arena < over + ALIGNMENT) munmap(arena + bytes, (size_t)(over + ALIGNMENT - arena));
     arena_bytes = bytes;
     arena_limit = limit;
     arena_pages = initial;

@@ -46,8 +46,16 @@ void port_first_heap(uintptr_t *start, uintptr_t *end) {
 /* The name by which wasm-bindgen's experimental option puts the instruction in: it has no status. */
 __attribute__((import_module("env"), import_name("__wbindgen_memory_discard"))) extern void
 discard_now(void *address, size_t length);
+/* The instruction takes whole pages of WebAssembly and traps for others. So it gets those that lie in the range, and what is
+ * left at both ends is cleared; where there are none, this is declined. */
 int port_discard(void *address, size_t length) {
-    discard_now(address, length);
+    const uint64_t size = (uint64_t)1 << WASM_PAGE_SHIFT;
+    uint64_t start = (uintptr_t)address, end = start + length;
+    uint64_t first = (start + size - 1) & ~(size - 1), last = end & ~(size - 1);
+    if (first >= last) return -1;
+    __builtin_memset(address, 0, (size_t)(first - start));
+    discard_now((void *)(uintptr_t)first, (size_t)(last - first));
+    __builtin_memset((void *)(uintptr_t)last, 0, (size_t)(end - last));
     return 0;
 }
 #elif defined(PAGEMAN_DISCARD_IMPORT)

@@ -394,6 +394,25 @@ page_t run_start(enum class class, page_t end) {
 
 /* ---- Checking ---- */
 
+/* What a summary has to be, by the states of pages alone: not by the words and summaries that it was made from. */
+static uint64_t summary_by_pages(enum class class, uint32_t level, page_t index) {
+    uint64_t start = (uint64_t)index * level_pages(level), end = start + level_pages(level);
+    struct summary s = {0, 0, 0};
+    uint32_t run = 0;
+    bool open = true;
+    for (uint64_t page = start; page < end; page++) {
+        unsigned state = page < tables.capacity ? state_of((page_t)page) : PAGEMAN_FOREIGN;
+        bool in = state_is_free(state) && (class == CLASS_FREE || state_is_zero(state) == (class == CLASS_ZERO));
+        run = in ? run + 1 : 0;
+        if (!in) open = false;
+        if (open) s.prefix = run;
+        if (run > s.longest) s.longest = run;
+        if (!in && page >= tables.capacity) break;
+    }
+    s.suffix = run;
+    return pack(s);
+}
+
 const char *tables_check(page_t pages) {
     tables_settle();
     page_t free = 0, zero = 0, foreign = 0, internal = 0;
@@ -417,28 +436,10 @@ const char *tables_check(page_t pages) {
     if (zero != manager.zero) return "the number of zero pages is wrong";
     if (foreign != manager.foreign) return "the number of foreign pages is wrong";
     if (internal != manager.internal) return "the number of the manager's own pages is wrong";
-    for (int class = 0; class < CLASSES; class++) {
-        for (page_t chunk = 0; chunk < tables.capacity / CHUNK_PAGES; chunk++) {
-            /* Page by page, not by the words that the summary was made from. */
-            struct summary s = {0, 0, 0};
-            uint32_t run = 0;
-            bool open = true;
-            for (page_t page = chunk * CHUNK_PAGES; page < (chunk + 1) * CHUNK_PAGES; page++) {
-                unsigned state = state_of(page);
-                bool in = state_is_free(state) &&
-                          (class == CLASS_FREE || state_is_zero(state) == (class == CLASS_ZERO));
-                run = in ? run + 1 : 0;
-                if (!in) open = false;
-                if (open) s.prefix = run;
-                if (run > s.longest) s.longest = run;
-            }
-            s.suffix = run;
-            if (tables.summaries[class][0][chunk] != pack(s)) return "a summary of pages is wrong";
-        }
-        for (uint32_t level = 1; level < tables.levels; level++)
+    for (int class = 0; class < CLASSES; class++)
+        for (uint32_t level = 0; level < tables.levels; level++)
             for (page_t index = 0; index < level_length(tables.capacity, level); index++)
-                if (tables.summaries[class][level][index] != summarize_children((enum class)class, level, index))
-                    return "a summary of summaries is wrong";
-    }
+                if (tables.summaries[class][level][index] != summary_by_pages((enum class)class, level, index))
+                    return level ? "a summary of summaries is wrong" : "a summary of pages is wrong";
     return 0;
 }

@@ -92,6 +92,21 @@ static void the_system_chooses_a_place(void) {
     EXPECT(munmap(first, PAGE) == 0 && munmap(second, PAGE) == 0);
 }
 
+/* An address without MAP_FIXED is a wish. Where nothing is mapped it is heard here and in Linux, and in the middle of a page the
+ * place is a page's start all the same; where something is, that stays. */
+static void a_wish_for_a_place_is_heard_if_it_is_free(void) {
+    char *pages = map(6 * PAGE), *kept = pages + 4 * PAGE;
+    memset(kept, 5, PAGE);
+    EXPECT(munmap(pages, 4 * PAGE) == 0);
+    EXPECT(mmap(pages + 2 * PAGE, PAGE, READ_WRITE, ANONYMOUS, -1, 0) == pages + 2 * PAGE);
+    char *near = mmap(pages + 8, PAGE, READ_WRITE, ANONYMOUS, -1, 0);
+    EXPECT(near != MAP_FAILED && (uintptr_t)near % PAGE == 0);
+    char *other = mmap(pages + 3 * PAGE, 2 * PAGE, READ_WRITE, ANONYMOUS, -1, 0);
+    EXPECT(other != MAP_FAILED && (other + 2 * PAGE <= pages + 2 * PAGE || other >= pages + 6 * PAGE));
+    EXPECT(all_are(kept, PAGE, 5) && all_are(other, 2 * PAGE, 0));
+    EXPECT(munmap(other, 2 * PAGE) == 0 && munmap(near, PAGE) == 0 && munmap(pages + 2 * PAGE, 4 * PAGE) == 0);
+}
+
 /* With MAP_FIXED exactly there, in place of what was mapped in these pages, and of no others. */
 static void fixed_maps_replace_what_was_there(void) {
     char *pages = map(4 * PAGE);
@@ -334,6 +349,7 @@ static void mlock_needs_mapped_pages(void) {
 
 static void (*const cases[])(void) = {
     the_system_chooses_a_place,
+    a_wish_for_a_place_is_heard_if_it_is_free,
     fixed_maps_replace_what_was_there,
     a_fixed_place_begins_a_page,
     nothing_lies_beyond_the_address_space,

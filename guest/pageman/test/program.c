@@ -18,6 +18,13 @@ static void check(void) {
     if (wrong) fail_test("%s", wrong);
 }
 
+/* Compilers believe that malloc leaves errno alone, and succeeds where nothing uses the block, and
+ * that what calloc returns is zero without a look at it. */
+static void *(*volatile do_malloc)(size_t) = malloc;
+static void *(*volatile do_calloc)(size_t, size_t) = calloc;
+static void *(*volatile do_realloc)(void *, size_t) = realloc;
+static void *(*volatile do_aligned_alloc)(size_t, size_t) = aligned_alloc;
+
 static bool all_are(const unsigned char *bytes, size_t length, unsigned char value) {
     return length == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, length - 1) == 0);
 }
@@ -47,7 +54,7 @@ static void back_and_forth(void) {
         }
         for (int i = 0; i < PIECES; i++) EXPECT(munmap(pieces[i], MIB) == 0);
         for (int i = 0; i < PIECES; i++) {
-            pieces[i] = i % 2 ? malloc(MIB - 4096) : calloc(1, MIB - 4096);
+            pieces[i] = i % 2 ? malloc(MIB - 4096) : do_calloc(1, MIB - 4096);
             EXPECT(pieces[i]);
             EXPECT(i % 2 || all_are(pieces[i], MIB - 4096, 0));
             memset(pieces[i], 0xbb, MIB - 4096);
@@ -63,14 +70,57 @@ static void back_and_forth(void) {
 static void large_calloc_clears_nothing(void) {
     struct pageman_statistics before, after;
     pageman_statistics(&before);
-    unsigned char *block = calloc(before.free_pages * PAGE / MIB + 64, MIB);
+    unsigned char *block = do_calloc(before.free_pages * PAGE / MIB + 64, MIB);
     pageman_statistics(&after);
     EXPECT(block);
     EXPECT(after.cleared_pages - before.cleared_pages <= before.dirty_pages);
     free(block);
-    block = calloc(1, 3 * MIB);
+    block = do_calloc(1, 3 * MIB);
     EXPECT(block && all_are(block, 3 * MIB, 0));
     free(block);
+    check();
+}
+
+/* Makes all free memory, and so much that is fresh, hold other bytes than zeros. */
+static void soil(size_t fresh) {
+    static struct run {
+        struct run *next;
+        size_t length;
+    } *runs = NULL;
+    for (;;) {
+        struct pageman_statistics statistics;
+        pageman_statistics(&statistics);
+        size_t length = statistics.longest_free_run * PAGE;
+        if (!length && !fresh) break;
+        if (!length) length = fresh, fresh = 0;
+        struct run *run = pageman_map(length, 0, PAGEMAN_ANY);
+        EXPECT(run);
+        memset(run, 0xee, length);
+        *run = (struct run){runs, length};
+        runs = run;
+    }
+    while (runs) {
+        struct run run = *runs;
+        EXPECT(pageman_unmap(runs, run.length) == PAGEMAN_OK);
+        runs = run.next;
+    }
+}
+
+/* Where blocks begin to have pages of their own, which is at a few bytes less than a limit because malloc adds some, calloc
+ * reads zero, too, even if no free page does. All blocks stay, so that none is made of an earlier one. */
+static void calloc_is_zero_at_every_size_around_a_limit(void) {
+    static const size_t limits[] = {262144, 524288};
+    enum { AROUND = 150 };
+    static unsigned char *blocks[2 * AROUND];
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        soil(256 * MIB);
+        for (size_t at = 0; at < 2 * AROUND; at++) {
+            size_t size = step = limits[i] - AROUND + at;
+            EXPECT((blocks[at] = do_calloc(1, size)));
+            if (!all_are(blocks[at], size, 0)) fail_test("%zu bytes of calloc are not all zero", size);
+        }
+        for (size_t at = 0; at < 2 * AROUND; at++) free(blocks[at]);
+    }
     check();
 }
 
@@ -111,7 +161,7 @@ static void mixed(unsigned long operations) {
         bool zero = way == 1 || way == 4;
         void *at = NULL;
         switch (way) {
-        case 1: at = calloc(size, 1); break;
+        case 1: at = do_calloc(size, 1); break;
         case 2: at = aligned_alloc((size_t)1 << (4 + random_below(8)), size); break;
         case 3: EXPECT(posix_memalign(&at, 64, size) == 0); break;
         case 4: at = map(size); break;
@@ -140,12 +190,6 @@ void *memalign(size_t, size_t);
 void *valloc(size_t);
 void *reallocarray(void *, size_t, size_t);
 size_t malloc_usable_size(void *);
-
-/* Compilers believe that malloc leaves errno alone, and succeeds where nothing uses the block. */
-static void *(*volatile do_malloc)(size_t) = malloc;
-static void *(*volatile do_calloc)(size_t, size_t) = calloc;
-static void *(*volatile do_realloc)(void *, size_t) = realloc;
-static void *(*volatile do_aligned_alloc)(size_t, size_t) = aligned_alloc;
 
 /* Each entry point of malloc, with what careless programs ask of it. */
 static void entry_points(void) {
@@ -361,11 +405,19 @@ static void all_of_memory(void) {
     check();
 }
 
+/* Kept for the host, which looks how much of it is resident. */
+static void *zeros[64];
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "zeros") == 0) {
+        for (int i = 0; i < 64; i++) EXPECT((zeros[i] = do_calloc(1, MIB)));
+        return 0;
+    }
     unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
     EXPECT(pageman_active() && (uintptr_t)malloc(1) != 0);
     back_and_forth();
     large_calloc_clears_nothing();
+    calloc_is_zero_at_every_size_around_a_limit();
     entry_points();
     over_map_and_trim();
     breaks();

@@ -153,7 +153,7 @@ fn module(path: &Path) -> Module {
     Module::from_file(&engine, path).unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
 }
 
-fn skip<T>(reason: &str) -> Option<T> {
+pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
     println!("skipped: {reason}");
     None

@@ -11,8 +11,9 @@ use pagefork_node::{
 };
 use pagefork_wasi::WasiCtx;
 
+use super::context;
+use super::giving_back::states;
 use super::guests::{fetched, scratch};
-use super::{context, states};
 
 /// Bytes of the pages that the program keeps.
 const KEPT: usize = 64 << 20;

@@ -1,6 +1,9 @@
-//! A program whose allocator is the page manager's: vectors, maps and pages side by side.
+//! A program whose allocator is the page manager's: vectors, maps and pages side by side, and calls of the standard
+//! library for which the C library allocates, with a malloc of its own.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::{env, fs};
 
 use pageman::Pages;
 
@@ -18,7 +21,42 @@ impl Numbers {
     }
 }
 
+/// Variables and files are what they are, wherever the C library keeps its records of them.
+fn ask_the_c_library(step: usize) {
+    let name = format!("/notes-{}", step % 3);
+    let text = format!("step {step}");
+    fs::write(&name, &text).expect("a file can be written");
+    assert_eq!(env::var("MARK").as_deref(), Ok("as it was given"), "step {step}");
+    let files = fs::read_dir("/").expect("it can be listed");
+    let files = files.map(|file| file.expect("it is there").file_name());
+    assert!(files.into_iter().any(|file| *file == name[1..]), "step {step}: {name} is listed");
+    assert_eq!(fs::read_to_string(&name).ok(), Some(text));
+    // More than lies before the first whole page behind the program's data.
+    let long = |variable: usize| format!("{variable} of step {step}, ").repeat(200);
+    for variable in 0..60 {
+        // SAFETY: there is one thread.
+        unsafe { env::set_var(format!("LONG_{variable}"), long(variable)) };
+    }
+    let kept = |variable: &usize| env::var(format!("LONG_{variable}")) == Ok(long(*variable));
+    assert!((0..60).all(|variable| kept(&variable)), "step {step}: variables are kept");
+}
+
+/// Zeros at every size around the one from which on blocks have pages of their own, and dirty pages for the next.
+fn zeros_around_the_limit() {
+    for length in pageman::LARGE - 100..pageman::LARGE + 100 {
+        // The compiler believes that it knows the bytes of such a vector.
+        let mut zeros = black_box(vec![0u8; length]);
+        assert!(zeros.iter().all(|byte| *byte == 0), "zeros are promised: {length} bytes");
+        zeros.fill(0xee);
+        drop(black_box(zeros));
+    }
+}
+
 fn main() {
+    ask_the_c_library(0);
+    let before = env::var("LONG_59").ok();
+    zeros_around_the_limit();
+    assert_eq!(env::var("LONG_59").ok(), before, "what the C library has is not the manager's");
     let mut numbers = Numbers(1);
     let mut vectors: BTreeMap<usize, (u8, Vec<u8>)> = BTreeMap::new();
     let mut pages: Vec<(u8, Pages)> = Vec::new();
@@ -28,7 +66,7 @@ fn main() {
             0 => {
                 let bits = 4 + numbers.below(17);
                 let length = 1 + numbers.below(1 << bits);
-                let zeros = vec![0u8; length];
+                let zeros = black_box(vec![0u8; length]);
                 assert!(zeros.iter().all(|byte| *byte == 0), "zeros are promised");
                 drop(zeros);
                 vectors.insert(key, (mark, vec![mark; length]));
@@ -55,6 +93,9 @@ fn main() {
                     assert!(taken.iter().all(|byte| *byte == mark), "another was here");
                 }
             }
+        }
+        if step % 20 == 0 {
+            ask_the_c_library(step);
         }
         if step % 100 == 0 {
             assert_eq!(pageman::check(), None);
