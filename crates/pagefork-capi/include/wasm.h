@@ -25,8 +25,9 @@
  * another store or engine are failures, never undefined behaviour. `pagefork_last_error` of
  * pagefork.h tells the reason. Calls and instantiations give a trap that says it.
  *
- * What cannot be checked: pointers to nothing, or to what was deleted, but that an object of a store
- * that lives is an error until another takes its place.
+ * What cannot be checked: pointers to nothing, or to what was deleted. But of a store that lives, a
+ * reference of any kind (or a typed function of pagefork.h) that was deleted is an error until another
+ * takes its place, as what the library makes next of that store may; and it is the same as nothing.
  *
  * THREADS
  *
@@ -111,7 +112,7 @@ extern "C" {
  * A reference to a thing.
  *
  * wasm_X_copy: one more reference to the same thing.
- * wasm_X_same: whether both refer to the same thing; two nulls do.
+ * wasm_X_same: whether both refer to the same thing; two nulls do. What was deleted does not.
  * wasm_X_get_host_info: what was attached to the thing, by whichever reference; else null.
  * wasm_X_set_host_info, wasm_X_set_host_info_with_finalizer: attaches something. The finalizer is
  *   called once with it, on the thread that causes it: if this fails, when something else is
