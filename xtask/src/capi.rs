@@ -13,6 +13,16 @@ const CRATE: &str = "crates/pagefork-capi";
 /// or takes other arguments. Programs that were linked against it run with all libraries of it.
 const INTERFACE: &str = "0.1";
 
+/// What is installed for C and C++.
+const HEADERS: &[&str] = &[
+    "wasm.h",
+    "pagefork.h",
+    "pagefork_snapshots.h",
+    "pagefork_waiting.h",
+    "pagefork_wasi.h",
+    "pagefork.hh",
+];
+
 /// What the library needs of the system.
 const SYSTEM: &str = "-lpthread -ldl -lm";
 
@@ -48,8 +58,7 @@ pub(crate) fn install(host: &Host, prefix: &Path, profile: &str) -> Result {
     let built = host.target.join(folder).join("libpagefork_capi.a");
     let root = host.root.join(CRATE);
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
-    for header in ["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_wasi.h", "pagefork.hh"]
-    {
+    for header in HEADERS {
         copy(&root.join("include").join(header), &include.join(header))?;
     }
     copy(&built, &lib.join("libpagefork.a"))?;

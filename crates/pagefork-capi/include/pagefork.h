@@ -454,33 +454,84 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_raw(
  * Functions with vectors, references or several results are made with values or cells.
  *
  * The C function takes a `const pagefork_caller_t *`, then these: `double f(const pagefork_caller_t *,
- * int32_t, int64_t)`. It is given as a `pagefork_function_t`; PAGEFORK_FUNCTION makes one of it, and
- * refuses to compile if the prototype is another one. To end the guests that have called it, it calls
+ * int32_t, int64_t)`. It is given as a `pagefork_function_t`, which nothing compares with the signature:
+ * PAGEFORK_WRAP makes both, and compares the prototype. To end the guests that have called it, it calls
  * pagefork_raise and returns.
  */
 typedef void (*pagefork_function_t)(void);
 
-/* The function as a pagefork_function_t, if its prototype is `R(const pagefork_caller_t *, ...)`:
- * PAGEFORK_FUNCTION(f, double, int32_t, int64_t). C11 and C++11. */
+/*
+ * PAGEFORK_WRAP(f, R, T...), as PAGEFORK_WRAP(f, double, int32_t, int64_t): the signature and the
+ * function, where the functions that wrap take both, made of one list of types. It does not compile if
+ * the prototype is not `R f(const pagefork_caller_t *, T...)`, or one of the types is not int32_t,
+ * uint32_t, int64_t, uint64_t, float or double; R may be void.
+ *
+ *     pagefork_linker_func_wrap(linker, "host", "half", PAGEFORK_WRAP(half, double, int32_t), NULL, NULL)
+ *
+ * PAGEFORK_SIGNATURE(R, T...) is the signature alone, as text that lives as long as the block, for
+ * pagefork_func_typed and pagefork_module_export. PAGEFORK_FUNCTION(f, R, T...) is the function alone.
+ * All are of C11 and C++11.
+ */
+#define PAGEFORK_WRAP(f, ...) PAGEFORK_SIGNATURE(__VA_ARGS__), PAGEFORK_FUNCTION(f, __VA_ARGS__)
 #ifdef __cplusplus
 } /* extern "C" */
+template <typename T> struct pagefork_letter;
+template <> struct pagefork_letter<int32_t> { enum : char { value = 'i' }; };
+template <> struct pagefork_letter<uint32_t> { enum : char { value = 'i' }; };
+template <> struct pagefork_letter<int64_t> { enum : char { value = 'I' }; };
+template <> struct pagefork_letter<uint64_t> { enum : char { value = 'I' }; };
+template <> struct pagefork_letter<float> { enum : char { value = 'f' }; };
+template <> struct pagefork_letter<double> { enum : char { value = 'F' }; };
+template <> struct pagefork_letter<void> { enum : char { value = 0 }; };
 template <typename R, typename... T> struct pagefork_prototype {
   static pagefork_function_t of(R (*f)(const pagefork_caller_t *, T...)) {
     return reinterpret_cast<pagefork_function_t>(f);
   }
+  static const char *signature() {
+    static const char letters[] = {pagefork_letter<T>::value..., ':', pagefork_letter<R>::value, 0};
+    return letters;
+  }
 };
 extern "C" {
+#define PAGEFORK_SIGNATURE(...) (pagefork_prototype<__VA_ARGS__>::signature())
 #define PAGEFORK_FUNCTION(f, ...) (pagefork_prototype<__VA_ARGS__>::of(f))
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define PAGEFORK_SIGNATURE(...) ((const char[]){PAGEFORK_LETTERS(__VA_ARGS__), 0})
 #define PAGEFORK_FUNCTION(f, ...)                                                               \
   ((pagefork_function_t)_Generic(&(f), PAGEFORK_PROTOTYPE(__VA_ARGS__): &(f)))
-#define PAGEFORK_PROTOTYPE(...) PAGEFORK_PROTOTYPE_(__VA_ARGS__, PAGEFORK_MORE, PAGEFORK_MORE, \
-  PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,     \
-  PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_NONE, 0)  \
-  (__VA_ARGS__)
-#define PAGEFORK_PROTOTYPE_(r, a, b, c, d, e, g, h, i, j, k, l, m, n, kind, ...) kind
+/* What follows is for these alone. */
+#define PAGEFORK_LAST(r, a, b, c, d, e, f, g, h, i, j, k, l, m, kind, ...) kind
+#define PAGEFORK_PROTOTYPE(...)                                                                 \
+  PAGEFORK_LAST(__VA_ARGS__,                                                                    \
+    PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,                  \
+    PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,                  \
+    PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_NONE, 0)(__VA_ARGS__)
 #define PAGEFORK_NONE(R) R (*)(const pagefork_caller_t *)
 #define PAGEFORK_MORE(R, ...) R (*)(const pagefork_caller_t *, __VA_ARGS__)
+#define PAGEFORK_LETTERS(...)                                                                   \
+  PAGEFORK_LAST(__VA_ARGS__,                                                                    \
+    PAGEFORK_LETTERS_13, PAGEFORK_LETTERS_12, PAGEFORK_LETTERS_11, PAGEFORK_LETTERS_10,         \
+    PAGEFORK_LETTERS_9, PAGEFORK_LETTERS_8, PAGEFORK_LETTERS_7, PAGEFORK_LETTERS_6,             \
+    PAGEFORK_LETTERS_5, PAGEFORK_LETTERS_4, PAGEFORK_LETTERS_3, PAGEFORK_LETTERS_2,             \
+    PAGEFORK_LETTERS_1, PAGEFORK_LETTERS_0, 0)(__VA_ARGS__)
+#define PAGEFORK_LETTERS_0(R) ':', PAGEFORK_LETTER(R)
+#define PAGEFORK_LETTERS_1(R, A) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_0(R)
+#define PAGEFORK_LETTERS_2(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_1(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_3(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_2(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_4(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_3(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_5(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_4(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_6(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_5(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_7(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_6(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_8(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_7(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_9(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_8(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_10(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_9(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_11(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_10(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_12(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_11(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_13(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_12(R, __VA_ARGS__)
+#define PAGEFORK_LETTER(T)                                                                      \
+  _Generic((T(*)(void))0, void (*)(void): 0, int32_t (*)(void): 'i', uint32_t (*)(void): 'i',   \
+           int64_t (*)(void): 'I', uint64_t (*)(void): 'I', float (*)(void): 'f',               \
+           double (*)(void): 'F')
 #endif
 
 /* Makes a function of the signature's type one of the store; see pagefork_func_new. */
@@ -525,162 +576,6 @@ WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *
 /* Calls a typed function: `R` is its result, `T` its parameters' types in parentheses, with the
  * typed function's own first: PAGEFORK_CALL(f, double, (pagefork_typed_func_t *, int32_t), f, 1). */
 #define PAGEFORK_CALL(f, R, T, ...) (((R(*) T)(f)->call)(__VA_ARGS__))
-
-/* ------------------------------------------------------------------------------------------- */
-/* Functions that wait */
-
-/*
- * A function of the host can be begun and completed later. Meanwhile the guest that has called it is
- * suspended: it takes no thread. Guests that may wait are called by pagefork_func_call_async, and
- * the call is polled, each time that it can go on. That fits any event loop: `notify` writes to an
- * eventfd, posts a message, or wakes a thread, and the loop polls then.
- *
- *     pagefork_func_call_async(run, NULL, 0, notify, loop, NULL, &call);
- *     while (!pagefork_call_poll(call)) wait_for_notification(loop);
- *     error = pagefork_call_results(call, results, 1);
- *     pagefork_call_delete(call);
- *
- * From when a call is made until it has ended or is deleted, its store is the call's own: other
- * functions that need it fail, but for those that are called in callbacks. Pointers to memories stay
- * good, and may be used by who completes the function. For modules whose start function may wait there
- * are pagefork_linker_instantiate_async and pagefork_instance_pre_spawn_async.
- */
-
-/* With this a call of a function of the host is completed, from any thread: owned by who has begun
- * it, who gives it away by exactly one of the functions that own it. */
-typedef struct pagefork_completion_t pagefork_completion_t;
-
-/* A function with values that is begun: it completes the call before it returns, or later. Arguments
- * and caller are lent until it returns. */
-typedef void (*pagefork_async_callback_t)(const pagefork_caller_t *, const pagefork_val_t *args,
-                                          size_t arg_count, WASM_OWN pagefork_completion_t *);
-
-/* As pagefork_func_new, of a function that is begun. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_async(
-    wasm_store_t *, const wasm_functype_t *, pagefork_async_callback_t, void *env,
-    void (*finalizer)(void *), WASM_OWN wasm_func_t **out);
-
-/* Completes a call with its results, which are taken over. If they are not of the function's type,
- * the guest fails. A result that is a reference is given on a thread that may use its store. */
-WASM_API_EXTERN void pagefork_completion_finish(
-    WASM_OWN pagefork_completion_t *, WASM_OWN const pagefork_val_t *results, size_t count);
-
-/* Completes a call with an error, or an exception, which the guest may catch. On another thread the
- * error is one that pagefork_error_new has made. */
-WASM_API_EXTERN void pagefork_completion_fail(WASM_OWN pagefork_completion_t *,
-                                              WASM_OWN pagefork_error_t *);
-
-/* Gives a call up: the guest fails. */
-WASM_API_EXTERN void pagefork_completion_delete(WASM_OWN pagefork_completion_t *);
-
-/* Whether anything waits for it: a time that is up, an interrupt, and deleting the guest's call end
- * the wait. To complete it then does nothing. */
-WASM_API_EXTERN bool pagefork_completion_is_wanted(const pagefork_completion_t *);
-
-/* Has this called once, when the wait ends without being completed, at once if it has. It may be
- * called on any thread that uses the store or the completion; it must use neither. */
-WASM_API_EXTERN void pagefork_completion_on_cancel(pagefork_completion_t *, void (*cancel)(void *),
-                                                   void *env);
-
-/* A call that may wait; owned. It is used by one thread at a time, as its store. */
-typedef struct pagefork_call_t pagefork_call_t;
-
-/*
- * Calls a function that may wait; it runs when the call is polled. `notify`, which may be null, is
- * called with `env` when it pays to poll again, at most once between two polls: from the thread that
- * completes a function, that interrupts, or of a clock. It must not use the call. The finalizer,
- * which may be null, is called once with `env`, on any thread, when `notify` never will be again.
- * Arguments are copied. An error if a guest of the store runs or waits.
- */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_async(
-    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count, void (*notify)(void *),
-    void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
-
-/* Runs the guest until it ends or waits; whether it has ended. */
-WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
-
-/* Polls, and sleeps in between, until the guest has ended, or so many nanoseconds are over;
- * UINT64_MAX for ever. Whether it has ended. */
-WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
-
-/* The results of a call that has ended, once, or what ended it. An error if it has not ended, or is one
- * that makes an instance. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(
-    const pagefork_call_t *, WASM_OWN pagefork_val_t *results, size_t count);
-
-/* The instance that a call of pagefork_linker_instantiate_async or pagefork_instance_pre_spawn_async has
- * made, once, or what ended it. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_instance(const pagefork_call_t *,
-                                                                  WASM_OWN wasm_instance_t **out);
-
-/* As pagefork_call_instance, with the instance's store. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_spawned(const pagefork_call_t *,
-                                                                 WASM_OWN wasm_store_t **store,
-                                                                 WASM_OWN wasm_instance_t **out);
-
-/* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
- * and the store can be used again. */
-WASM_API_EXTERN void pagefork_call_delete(WASM_OWN pagefork_call_t *);
-
-/* Has guests that were called by pagefork_func_call_async let others run after this time, as if they
- * waited, at a function entry or loop iteration; 0 for never. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_yield_interval(wasm_store_t *,
-                                                                             uint64_t nanoseconds);
-
-/* ------------------------------------------------------------------------------------------- */
-/* Calls that end suspended */
-
-/* As pagefork_func_call, but the guest may be suspended: because pagefork_interrupt_suspend or a
- * function of the host asks for it. Then `suspended`, which is not null, is set, and there are no
- * results yet. The store can be resumed, also on another thread, captured, forked, or deleted. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_suspendable(
-    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count,
-    WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
-
-/* For a callback that has done nothing yet: what it fails with to be called later, when the guest is
- * resumed; one with its own arguments gives it to pagefork_raise. Else the error that the guest cannot be
- * suspended. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_before(const pagefork_caller_t *);
-
-/* Has the guest suspended when the function that runs has returned. An error if it cannot be. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_after(const pagefork_caller_t *);
-
-/* Whether the guest that has called can be suspended. */
-WASM_API_EXTERN bool pagefork_caller_can_suspend(const pagefork_caller_t *);
-
-/* Where a guest is suspended. */
-enum pagefork_suspended_enum {
-  /* There is none that is. */
-  PAGEFORK_SUSPENDED_NOWHERE,
-  /* Before a call of a function of the host. */
-  PAGEFORK_SUSPENDED_BEFORE_HOST_CALL,
-  PAGEFORK_SUSPENDED_AFTER_HOST_CALL,
-  /* At a function entry or loop iteration. */
-  PAGEFORK_SUSPENDED_AT_INTERRUPTION
-};
-
-/* One of pagefork_suspended_enum. */
-WASM_API_EXTERN uint8_t pagefork_store_suspended_at(const wasm_store_t *);
-
-/* Which function of the host the guest is suspended before, and its arguments, as many as it takes.
- * An error if it is not. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_suspended_call(
-    const wasm_store_t *, WASM_OWN wasm_func_t **out, WASM_OWN pagefork_val_t *args,
-    size_t arg_count);
-
-/* Goes on with the suspended guest. The results are those of the function that was called once; it
- * must be known how many these are. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume(
-    wasm_store_t *, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
-
-/* As pagefork_store_resume, of a guest that is suspended before a call: with these values instead of
- * the call, which are copied, or with an error that it fails with, unless that is null. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume_with(
-    wasm_store_t *, const pagefork_val_t *values, size_t value_count, WASM_OWN pagefork_error_t
-    *error, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
-
-/* Gives the suspended guest up, if there is one. Its memory stays as it is. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *);
 
 /* ------------------------------------------------------------------------------------------- */
 /* Instances */
@@ -779,11 +674,6 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_wrap(
     pagefork_linker_t *, const char *module, const char *name, const char *signature,
     pagefork_function_t, void *env, void (*finalizer)(void *));
 
-/* As pagefork_linker_func, of a function that is begun. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_async(
-    pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
-    pagefork_async_callback_t, void *env, void (*finalizer)(void *));
-
 /* Defines the functions of WASI preview 1. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
 
@@ -804,13 +694,6 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_unknown_imports_as_tr
 /* Instantiates a module in a store, and runs its start function. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate(
     const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, WASM_OWN wasm_instance_t **out);
-
-/* As pagefork_linker_instantiate, of a module whose start function may wait: as pagefork_func_call_async,
- * but its outcome is had by pagefork_call_instance. If the call is deleted while the function waits, the
- * instance stays in the store, as it does if the function traps. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_async(
-    const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, void (*notify)(void *),
-    void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* A fresh instance each time */
@@ -859,18 +742,12 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_typed_export(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void *data,
     const pagefork_export_t *, WASM_OWN pagefork_typed_func_t **out);
 
-/* As pagefork_instance_pre_spawn, of a module whose start function may wait: as pagefork_func_call_async,
- * but its outcome is had by pagefork_call_spawned. If the call is deleted before it has ended, or fails,
- * there is no store any more. What `how` leads to is used before this returns. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn_async(
-    const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void (*notify)(void *), void *env,
-    void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
 #include "pagefork_snapshots.h"
+#include "pagefork_waiting.h"
 #include "pagefork_wasi.h"
 
 #endif /* PAGEFORK_H */

@@ -118,8 +118,7 @@ static void fresh_function(wasm_engine_t *engine, wasm_module_t *module) {
   pagefork_linker_t *linker;
   pagefork_instance_pre_t *counting;
   OK(pagefork_linker_new(engine, &linker));
-  OK(pagefork_linker_func_wrap(linker, "host", "seven", "i:I",
-                               PAGEFORK_FUNCTION(counts, int64_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "seven", PAGEFORK_WRAP(counts, int64_t, int32_t), NULL, NULL));
   OK(pagefork_linker_instantiate_pre(linker, module, &counting));
   int count = 0;
   pagefork_typed_func_t *func;
@@ -337,8 +336,7 @@ static void failed_start(wasm_engine_t *engine) {
     wasm_instance_t *instance;
     OK(pagefork_module_new(engine, module_text, (size_t)length, &module));
     OK(pagefork_linker_new(engine, &linker));
-    OK(pagefork_linker_func_wrap(linker, "host", "started", "i",
-                                 PAGEFORK_FUNCTION(started, void, int32_t), NULL, NULL));
+    OK(pagefork_linker_func_wrap(linker, "host", "started", PAGEFORK_WRAP(started, void, int32_t), NULL, NULL));
     OK(pagefork_linker_instantiate_pre(linker, module, &starting));
     pagefork_error_t *error = pagefork_instance_pre_spawn(starting, NULL, &store, &instance);
     CHECK(!error == !fails);
@@ -372,8 +370,7 @@ int main(void) {
   OK(pagefork_engine_new(NULL, &engine));
   OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
   OK(pagefork_linker_new(engine, &linker));
-  OK(pagefork_linker_func_wrap(linker, "host", "seven", "i:I",
-                               PAGEFORK_FUNCTION(seven, int64_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "seven", PAGEFORK_WRAP(seven, int64_t, int32_t), NULL, NULL));
   OK(pagefork_linker_instantiate_pre(linker, module, &pre));
   OK(pagefork_module_export(module, "run", "i:I", &found));
   OK(pagefork_module_export(module, "memory", NULL, &memory_found));

@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::common::{compiler, crate_root, folder, run, static_library, write_guests};
 
 /// The headers in C.
-const HEADERS: &[&str] = &["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_wasi.h"];
+const HEADERS: &[&str] =
+    &["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_waiting.h", "pagefork_wasi.h"];
 
 /// Names of the functions that C text declares or calls.
 fn functions(text: &str) -> BTreeSet<String> {
@@ -89,6 +90,61 @@ fn every_language_takes_the_headers_without_a_warning() {
             let mut compiler = compiler(name, &folder);
             compiler.args([standard, "-pedantic", "-fsyntax-only"]).arg(&source);
             run(&mut compiler);
+        }
+    }
+}
+
+/// What comes before a function is wrapped, and says how that fails in C++ and in C.
+const WRAPPED: &str = "#include \"pagefork.h\"
+static double add(const pagefork_caller_t *caller, int32_t a, int64_t b) {
+  (void)caller;
+  return (double)(a + b);
+}
+static int16_t narrow(const pagefork_caller_t *caller, int32_t a) {
+  (void)caller;
+  return (int16_t)a;
+}
+pagefork_error_t *wrap(wasm_store_t *store, wasm_func_t **out);
+pagefork_error_t *wrap(wasm_store_t *store, wasm_func_t **out) {
+  (void)add, (void)narrow;
+";
+
+#[test]
+fn a_function_of_another_prototype_is_refused_when_it_is_wrapped() {
+    let folder = folder("wrapped");
+    for (name, standard) in [
+        ("cc", "-std=c11"),
+        ("cc", "-std=c17"),
+        ("cc", "-std=c2x"),
+        ("c++", "-std=c++11"),
+        ("c++", "-std=c++17"),
+        ("c++", "-std=c++20"),
+    ] {
+        let source = folder.join(if name == "cc" { "wrapped.c" } else { "wrapped.cc" });
+        let is_taken = |wrapped: &str| {
+            let text = format!(
+                "{WRAPPED}  return pagefork_func_wrap(store, {wrapped}, NULL, NULL, out);\n}}\n"
+            );
+            fs::write(&source, text).expect("the folder can be written");
+            let mut compiler = compiler(name, &folder);
+            compiler.args([standard, "-pedantic", "-fsyntax-only"]).arg(&source);
+            compiler.output().expect("the compiler runs").status.success()
+        };
+        assert!(is_taken("PAGEFORK_WRAP(add, double, int32_t, int64_t)"), "{standard}");
+        for wrapped in [
+            "PAGEFORK_WRAP(add, double, int32_t, int32_t)",
+            "PAGEFORK_WRAP(add, double, int64_t, int32_t)",
+            "PAGEFORK_WRAP(add, double, uint32_t, int64_t)",
+            "PAGEFORK_WRAP(add, double, int32_t)",
+            "PAGEFORK_WRAP(add, double, int32_t, int64_t, int32_t)",
+            "PAGEFORK_WRAP(add, int64_t, int32_t, int64_t)",
+            "PAGEFORK_WRAP(add, float, int32_t, int64_t)",
+            "PAGEFORK_WRAP(add, void, int32_t, int64_t)",
+            "PAGEFORK_WRAP(add, void)",
+            // Of its prototype, but of no type that guests have.
+            "PAGEFORK_WRAP(narrow, int16_t, int32_t)",
+        ] {
+            assert!(!is_taken(wrapped), "{standard} takes {wrapped}");
         }
     }
 }
