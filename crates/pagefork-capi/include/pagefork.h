@@ -4,7 +4,8 @@
  * Ownership, threads and callbacks are as wasm.h says. Functions that can fail give a
  * `pagefork_error_t`: null if they have succeeded, else a trap of wasm.h, whose message and frames
  * say what happened, and which the caller deletes. What they make they write to an `out` argument,
- * which is null after a failure.
+ * which is null after a failure, and 0 if it is a number. Places for values of a list are as they were.
+ * Null is an error where a function does not say that it may be given.
  */
 
 #ifndef PAGEFORK_H
@@ -50,7 +51,9 @@ enum pagefork_error_kind_enum {
   /* The operating system refused something. */
   PAGEFORK_ERROR_SYSTEM,
   /* Something was used where it does not fit. */
-  PAGEFORK_ERROR_USAGE
+  PAGEFORK_ERROR_USAGE,
+  /* A snapshot could not be saved, or one that was saved is refused. */
+  PAGEFORK_ERROR_SNAPSHOT
 };
 
 /* Why a guest trapped. */
@@ -82,10 +85,10 @@ enum pagefork_trap_code_enum {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_last_error(void);
 
 /* An error of the embedder's, with this text, which is copied. It is of no store: any thread can make
- * one. */
+ * one. Null if the text is. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_error_new(const char *message);
 
-/* Which kind of error it is. */
+/* Which kind of error it is. Of null it says PAGEFORK_ERROR_COMPILE, which is 0: there is no error. */
 WASM_API_EXTERN pagefork_error_kind_t pagefork_error_kind(const pagefork_error_t *);
 
 /* Why a guest trapped; PAGEFORK_TRAP_NONE for any other error. */
@@ -95,7 +98,7 @@ WASM_API_EXTERN pagefork_trap_code_t pagefork_error_trap_code(const pagefork_err
 WASM_API_EXTERN bool pagefork_error_exit_status(const pagefork_error_t *, int32_t *out);
 
 /* ------------------------------------------------------------------------------------------- */
-/* Configuration */
+/* Configuration: of null these functions change nothing, and pagefork_last_error says so. */
 
 /* Bytes of stack that guests have: 1 MiB unless it is set. */
 WASM_API_EXTERN void pagefork_config_stack_size(wasm_config_t *, uint64_t bytes);
@@ -238,7 +241,7 @@ typedef struct pagefork_pool_t {
   uint64_t reserved[4];
 } pagefork_pool_t;
 
-/* Has engines keep this. */
+/* Has engines keep this. An error if something that is reserved is not zero. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_pool(wasm_config_t *,
                                                                 const pagefork_pool_t *);
 
@@ -260,22 +263,24 @@ enum pagefork_feature_enum {
   PAGEFORK_FEATURE_TAIL_CALL
 };
 
-/* Switches a feature, one of pagefork_feature_enum, on or off. */
+/* Switches a feature, one of pagefork_feature_enum, on or off. An error if there is no such one. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_feature(wasm_config_t *,
                                                                    uint8_t feature, bool on);
 
-/* An engine; null for the configuration is that of wasm_config_new. */
+/* An engine; null for the configuration is that of wasm_config_new. An error as of
+ * wasm_engine_new_with_config. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_engine_new(WASM_OWN wasm_config_t *,
                                                                WASM_OWN wasm_engine_t **out);
 
 /* Makes the engine's epoch one more: stores whose deadline it is trap. From any thread, and in
- * signal handlers. */
+ * signal handlers. Of null it does nothing. */
 WASM_API_EXTERN void pagefork_engine_increment_epoch(wasm_engine_t *);
 
 /* ------------------------------------------------------------------------------------------- */
 /* Modules */
 
-/* Compiles a module, binary or text. It is of no store, and any thread may use it for its stores. */
+/* Compiles a module, binary or text. It is of no store, and any thread may use it for its stores. An
+ * error if it is invalid, or takes more than the configuration allows. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new(
     wasm_engine_t *, const void *bytes, size_t size, WASM_OWN wasm_module_t **out);
 
@@ -284,7 +289,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new_file(
     wasm_engine_t *, const char *path, WASM_OWN wasm_module_t **out);
 
 /* The module that wasm_module_serialize gave these bytes of, which must be unchanged: they are
- * native code. */
+ * native code. An error as of wasm_module_deserialize. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_deserialize(
     wasm_engine_t *, const void *bytes, size_t size, WASM_OWN wasm_module_t **out);
 
@@ -312,7 +317,7 @@ typedef struct pagefork_limits_t {
   uint64_t reserved[4];
 } pagefork_limits_t;
 
-/* One more reference to the store. */
+/* One more reference to the store. Null if the store is. */
 WASM_API_EXTERN WASM_OWN wasm_store_t *pagefork_store_copy(const wasm_store_t *);
 
 /* Attaches something to the store, which each callback finds; what was there is finalized. The
@@ -331,7 +336,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_limits(wasm_store_
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_timeout(wasm_store_t *,
                                                                       uint64_t nanoseconds);
 
-/* Gives guests fuel, and says how much is left. An error if the engine does not meter. */
+/* Gives guests fuel, and says how much is left, which is 0 after a failure. An error if the engine
+ * does not meter. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_fuel(wasm_store_t *, uint64_t fuel);
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fuel(const wasm_store_t *, uint64_t *out);
 
@@ -347,17 +353,20 @@ typedef struct pagefork_interrupt_t pagefork_interrupt_t;
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_interrupt_handle(
     wasm_store_t *, WASM_OWN pagefork_interrupt_t **out);
 
-/* Interrupts the guests that run now: they trap with PAGEFORK_TRAP_INTERRUPT. */
+/* Interrupts the guests that run now: they trap with PAGEFORK_TRAP_INTERRUPT. Of null, and if the
+ * store has gone, it does nothing. */
 WASM_API_EXTERN void pagefork_interrupt_guests(const pagefork_interrupt_t *);
 
 /* Has the guest suspended that runs now, if it was called by pagefork_func_call_suspendable, at its
- * next function entry or loop iteration. */
+ * next function entry or loop iteration. Of null, and if the store has gone, it does nothing. */
 WASM_API_EXTERN void pagefork_interrupt_suspend(const pagefork_interrupt_t *);
 
+/* Deletes the handle, from any thread; null is nothing to delete. */
 WASM_API_EXTERN void pagefork_interrupt_delete(WASM_OWN pagefork_interrupt_t *);
 
 /* Drops the foreign objects, traps and modules that no guest holds any more, though they were
- * given to one; how many are left. The library does so by itself, when it has many. */
+ * given to one; how many are left, and 0 also on failure. The library does so by itself, when it has
+ * many. */
 WASM_API_EXTERN size_t pagefork_store_collect(wasm_store_t *);
 
 /*
@@ -401,7 +410,8 @@ typedef union pagefork_cell_t {
   uint64_t ref;
 } pagefork_cell_t;
 
-/* A global's value, and setting it. */
+/* A global's value, which is 0 of kind i32 after a failure, and setting it: to a copy. An error if it
+ * is not of the global's type, or that cannot be written. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_global_get(const wasm_global_t *,
                                                                WASM_OWN pagefork_val_t *out);
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_global_set(wasm_global_t *,
@@ -539,7 +549,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_wrap(
     wasm_store_t *, const char *signature, pagefork_function_t, void *env, void
     (*finalizer)(void *), WASM_OWN wasm_func_t **out);
 
-/* Has the function that runs now fail when it returns; of several errors the last counts. */
+/* Has the function that runs now fail when it returns; of several errors the last counts. If one of
+ * both is null the function does not fail, and pagefork_last_error says so. */
 WASM_API_EXTERN void pagefork_raise(const pagefork_caller_t *, WASM_OWN pagefork_error_t *);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -552,7 +563,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call(
 
 /* Calls a function with cells, of which there are `count`: as many as it has parameters, and as
  * results, or more. The first ones are the arguments, which nothing checks; the results take their
- * place. */
+ * place. After a failure cells have what they had, or anything. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_raw(
     const wasm_func_t *, pagefork_cell_t *cells, size_t count);
 
@@ -570,7 +581,7 @@ typedef struct pagefork_typed_func_t {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_typed(
     const wasm_func_t *, const char *signature, WASM_OWN pagefork_typed_func_t **out);
 
-/* Deletes the typed function, with its error; not during a call of it. */
+/* Deletes the typed function, with its error; not during a call of it. Null is nothing to delete. */
 WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *);
 
 /* Calls a typed function: `R` is its result, `T` its parameters' types in parentheses, with the
@@ -584,8 +595,9 @@ WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(
     const wasm_instance_t *, const char *name, WASM_OWN wasm_extern_t **out);
 
-/* How the instance is reset: one of pagefork_reset_enum, but never PAGEFORK_RESET_AUTO, since it is what
- * measuring has come to; and in words, with what was asked for, and why. Either place may be null. */
+/* How the instance is reset: one of pagefork_reset_enum, but never PAGEFORK_RESET_AUTO, since it is
+ * what measuring has come to; and in words, with what was asked for, and why. Either place may be
+ * null. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_strategy(
     const wasm_instance_t *, uint8_t *used, WASM_OWN wasm_message_t *why);
 
@@ -602,6 +614,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_export(
     const wasm_module_t *, const char *name, const char *signature, WASM_OWN pagefork_export_t
     **out);
 
+/* Deletes what was found; null is nothing to delete. Typed functions that were got by it stay. */
 WASM_API_EXTERN void pagefork_export_delete(WASM_OWN pagefork_export_t *);
 
 /* What the instance exports there; an error if it is an instance of another module. */
@@ -619,7 +632,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_typed_export(
 /* The kind of tags, of what is imported and exported. */
 enum pagefork_externkind_enum { PAGEFORK_EXTERN_TAG = 4 };
 
-/* A tag of the host, whose exceptions carry values of the type's parameters. */
+/* A tag of the host, whose exceptions carry values of the type's parameters. An error if it has
+ * results. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_tag_new(wasm_store_t *, const wasm_functype_t *,
                                                             WASM_OWN wasm_extern_t **out);
 
@@ -630,7 +644,7 @@ WASM_API_EXTERN wasm_extern_t *pagefork_extern_as_tag(wasm_extern_t *);
 WASM_API_EXTERN WASM_OWN wasm_functype_t *pagefork_tag_type(const wasm_extern_t *tag);
 
 /* An exception, as an error: a function of the host that fails with it throws it. The values are
- * copied. */
+ * copied. An error if they are not of the tag's type. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_new(
     const wasm_extern_t *tag, const pagefork_val_t *values, size_t count,
     WASM_OWN pagefork_error_t **out);
@@ -638,7 +652,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_new(
 /* The tag of an exception that ended a call; null if the error is none. */
 WASM_API_EXTERN WASM_OWN wasm_extern_t *pagefork_exception_tag(const pagefork_error_t *);
 
-/* The values of an exception that ended a call, as many as its tag says. */
+/* The values of an exception that ended a call, as many as its tag says. An error if it is none, or if
+ * they are more or fewer. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_values(
     const pagefork_error_t *, WASM_OWN pagefork_val_t *out, size_t count);
 
@@ -653,17 +668,20 @@ typedef struct pagefork_linker_t pagefork_linker_t;
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_new(wasm_engine_t *,
                                                                WASM_OWN pagefork_linker_t **out);
 
+/* Deletes the linker; null is nothing to delete. Instances that were linked stay. */
 WASM_API_EXTERN void pagefork_linker_delete(WASM_OWN pagefork_linker_t *);
 
-/* Whether names may be defined again; without that it is an error. */
+/* Whether names may be defined again; without that it is an error. Of null it changes nothing. */
 WASM_API_EXTERN void pagefork_linker_allow_shadowing(pagefork_linker_t *, bool allow);
 
-/* Defines something of a store, for instances in that store alone. */
+/* Defines something of a store, for instances in that store alone. An error if the name is defined,
+ * or the store is of another engine. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_define(
     pagefork_linker_t *, const char *module, const char *name, const wasm_extern_t *);
 
-/* Define functions of the host, with values, with cells, and with their own arguments. Finalizers
- * are called when nothing can call the function any more. */
+/* Define functions of the host, with values, with cells, and with their own arguments. Finalizers are
+ * called when nothing can call the function any more, or if this fails: the name is defined, or there
+ * is no such type. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func(
     pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
     pagefork_func_callback_t, void *env, void (*finalizer)(void *));
@@ -674,13 +692,13 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_wrap(
     pagefork_linker_t *, const char *module, const char *name, const char *signature,
     pagefork_function_t, void *env, void (*finalizer)(void *));
 
-/* Defines the functions of WASI preview 1. */
+/* Defines the functions of WASI preview 1. An error if one of the names is defined. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
 
-/* Defines the functions by which guests say that pages of their exported memory `memory` hold nothing that
- * they need any more: "pagefork" "memory_discard" (address, length), whose result is 0 if pages were given
- * back and read zero, 1 if they were only written with zeros, and -1 if nothing was done; and "env"
- * "__wbindgen_memory_discard" without a result, after which they read zero. */
+/* Defines the functions by which guests say that pages of their exported memory `memory` hold nothing
+ * that they need any more: "pagefork" "memory_discard" (address, length), whose result is 0 if pages
+ * were given back and read zero, 1 if they were only written with zeros, and -1 if nothing was done;
+ * and "env" "__wbindgen_memory_discard" without a result, after which they read zero. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_memory_discard(pagefork_linker_t *);
 
 /* Defines all that an instance exports, by a first name. */
@@ -691,7 +709,9 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instance(
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_unknown_imports_as_traps(
     pagefork_linker_t *, const wasm_module_t *);
 
-/* Instantiates a module in a store, and runs its start function. */
+/* Instantiates a module in a store, and runs its start function. An error if imports are not defined
+ * or of other types, a limit is met, the start function traps, or both are not of the linker's
+ * engine. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate(
     const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, WASM_OWN wasm_instance_t **out);
 
@@ -702,10 +722,11 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate(
  * may use it, and several at once. */
 typedef struct pagefork_instance_pre_t pagefork_instance_pre_t;
 
-/* Finds the module's imports. */
+/* Finds the module's imports. An error if they are not defined, or of other types. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_pre(
     const pagefork_linker_t *, const wasm_module_t *, WASM_OWN pagefork_instance_pre_t **out);
 
+/* Deletes it; null is nothing to delete. Instances that were made of it stay. */
 WASM_API_EXTERN void pagefork_instance_pre_delete(WASM_OWN pagefork_instance_pre_t *);
 
 /* The same, with its own way of resetting slots. */
@@ -734,10 +755,11 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **store,
     WASM_OWN wasm_instance_t **out);
 
-/* An export, found with a signature, to be called as a C function: each call spawns an instance, calls
- * the export there, and gives the store up, but for what `error` and other objects have of it. `how` and
- * what it leads to are copied. `data` is attached to each store (pagefork_store_data), where functions
- * of the host find it; it stays the caller's. One thread at a time may call it, each its own. */
+/* An export, found with a signature, to be called as a C function: each call spawns an instance,
+ * calls the export there, and gives the store up, but for what `error` and other objects have of it.
+ * `how` and what it leads to are copied. `data` is attached to each store (pagefork_store_data),
+ * where functions of the host find it; it stays the caller's. One thread at a time may call it, each
+ * its own. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_typed_export(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void *data,
     const pagefork_export_t *, WASM_OWN pagefork_typed_func_t **out);

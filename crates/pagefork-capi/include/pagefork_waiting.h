@@ -61,11 +61,11 @@ WASM_API_EXTERN void pagefork_completion_finish(
 WASM_API_EXTERN void pagefork_completion_fail(WASM_OWN pagefork_completion_t *,
                                               WASM_OWN pagefork_error_t *);
 
-/* Gives a call up: the guest fails. */
+/* Gives a call up: the guest fails. Null is nothing to give up. */
 WASM_API_EXTERN void pagefork_completion_delete(WASM_OWN pagefork_completion_t *);
 
 /* Whether anything waits for it: a time that is up, an interrupt, and deleting the guest's call end
- * the wait. To complete it then does nothing. */
+ * the wait. To complete it then does nothing. False of null. */
 WASM_API_EXTERN bool pagefork_completion_is_wanted(const pagefork_completion_t *);
 
 /* Has this called once, when the wait ends without being completed, at once if it has. It may be
@@ -87,20 +87,20 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_async(
     const wasm_func_t *, const pagefork_val_t *args, size_t arg_count, void (*notify)(void *),
     void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
-/* Runs the guest until it ends or waits; whether it has ended. */
+/* Runs the guest until it ends or waits; whether it has ended. False also on failure. */
 WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
 
 /* Polls, and sleeps in between, until the guest has ended, or so many nanoseconds are over;
- * UINT64_MAX for ever. Whether it has ended. */
+ * UINT64_MAX for ever. Whether it has ended; false also on failure. */
 WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
 
-/* The results of a call that has ended, once, or what ended it. An error if it has not ended, or is one
- * that makes an instance. */
+/* The results of a call that has ended, once, or what ended it. An error if it has not ended, or is
+ * one that makes an instance, or there are more or fewer results, which are as they were then. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(
     const pagefork_call_t *, WASM_OWN pagefork_val_t *results, size_t count);
 
-/* The instance that a call of pagefork_linker_instantiate_async or pagefork_instance_pre_spawn_async has
- * made, once, or what ended it. */
+/* The instance that a call of pagefork_linker_instantiate_async or pagefork_instance_pre_spawn_async
+ * has made, once, or what ended it. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_instance(const pagefork_call_t *,
                                                                   WASM_OWN wasm_instance_t **out);
 
@@ -110,25 +110,27 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_spawned(const pagefork_
                                                                  WASM_OWN wasm_instance_t **out);
 
 /* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
- * and the store can be used again. */
+ * and the store can be used again. Null is nothing to delete. */
 WASM_API_EXTERN void pagefork_call_delete(WASM_OWN pagefork_call_t *);
 
-/* As pagefork_linker_instantiate, of a module whose start function may wait: as pagefork_func_call_async,
- * but its outcome is had by pagefork_call_instance. If the call is deleted while the function waits, the
- * instance stays in the store, as it does if the function traps. */
+/* As pagefork_linker_instantiate, of a module whose start function may wait: as
+ * pagefork_func_call_async, but its outcome is had by pagefork_call_instance. If the call is deleted
+ * while the function waits, the instance stays in the store, as it does if the function traps. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_async(
     const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, void (*notify)(void *),
     void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
-/* As pagefork_instance_pre_spawn, of a module whose start function may wait: as pagefork_func_call_async,
- * but its outcome is had by pagefork_call_spawned. If the call is deleted before it has ended, or fails,
- * there is no store any more. What `how` leads to is used before this returns. */
+/* As pagefork_instance_pre_spawn, of a module whose start function may wait: as
+ * pagefork_func_call_async, but its outcome is had by pagefork_call_spawned. If the call is deleted
+ * before it has ended, or fails, there is no store any more. What `how` leads to is used before this
+ * returns. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn_async(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void (*notify)(void *), void *env,
     void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
 /* Has guests that were called by pagefork_func_call_async let others run after this time, as if they
- * waited, at a function entry or loop iteration; 0 for never. */
+ * waited, at a function entry or loop iteration; 0 for never. An error while a guest runs or waits,
+ * or if guests cannot be interrupted. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_yield_interval(wasm_store_t *,
                                                                              uint64_t nanoseconds);
 
@@ -143,14 +145,14 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_suspendable(
     WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
 
 /* For a callback that has done nothing yet: what it fails with to be called later, when the guest is
- * resumed; one with its own arguments gives it to pagefork_raise. Else the error that the guest cannot be
- * suspended. */
+ * resumed; one with its own arguments gives it to pagefork_raise. Else the error that the guest
+ * cannot be suspended. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_before(const pagefork_caller_t *);
 
 /* Has the guest suspended when the function that runs has returned. An error if it cannot be. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_after(const pagefork_caller_t *);
 
-/* Whether the guest that has called can be suspended. */
+/* Whether the guest that has called can be suspended. False also on failure. */
 WASM_API_EXTERN bool pagefork_caller_can_suspend(const pagefork_caller_t *);
 
 /* Where a guest is suspended. */
@@ -164,17 +166,18 @@ enum pagefork_suspended_enum {
   PAGEFORK_SUSPENDED_AT_INTERRUPTION
 };
 
-/* One of pagefork_suspended_enum. */
+/* One of pagefork_suspended_enum; PAGEFORK_SUSPENDED_NOWHERE also on failure. */
 WASM_API_EXTERN uint8_t pagefork_store_suspended_at(const wasm_store_t *);
 
 /* Which function of the host the guest is suspended before, and its arguments, as many as it takes.
- * An error if it is not. */
+ * An error if it is not, or takes more or fewer: `args` are as they were then. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_suspended_call(
     const wasm_store_t *, WASM_OWN wasm_func_t **out, WASM_OWN pagefork_val_t *args,
     size_t arg_count);
 
 /* Goes on with the suspended guest. The results are those of the function that was called once; it
- * must be known how many these are. */
+ * must be known how many these are. An error if no guest is suspended, or of what ends it: the
+ * results are as they were, and `suspended` false. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume(
     wasm_store_t *, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
 
@@ -184,7 +187,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume_with(
     wasm_store_t *, const pagefork_val_t *values, size_t value_count, WASM_OWN pagefork_error_t
     *error, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
 
-/* Gives the suspended guest up, if there is one. Its memory stays as it is. */
+/* Gives the suspended guest up, if there is one. Its memory stays as it is. An error while a guest
+ * runs. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *);
 
 #ifdef __cplusplus
