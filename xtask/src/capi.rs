@@ -4,14 +4,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::host::{self, Host};
-use crate::{Result, c_programs};
+use crate::{Result, c_programs, capi_compat};
 
 /// The crate of the library.
-const CRATE: &str = "crates/pagefork-capi";
+pub(crate) const CRATE: &str = "crates/pagefork-capi";
 
 /// The version of the interface, which each exported symbol has: it changes when a function goes
 /// or takes other arguments. Programs that were linked against it run with all libraries of it.
-const INTERFACE: &str = "0.1";
+pub(crate) const INTERFACE: &str = "0.1";
+
+/// What is installed for C and C++.
+const HEADERS: &[&str] = &[
+    "wasm.h",
+    "pagefork.h",
+    "pagefork_snapshots.h",
+    "pagefork_waiting.h",
+    "pagefork_wasi.h",
+    "pagefork.hh",
+];
 
 /// What the library needs of the system.
 const SYSTEM: &str = "-lpthread -ldl -lm";
@@ -34,6 +44,14 @@ const EXAMPLES: &[(&str, &str)] = &[
         "length(5, 3) = 4\nlength(3, 5): no square root of a negative number\n\
          2 calls of the host\n",
     ),
+    ("wasi_program_cpp", "hello from its input\nit ended with 3\n"),
+    ("instance_per_request_cpp", "sum of the answers: 4996000\n"),
+    ("reset_plugins_cpp", "plugin 1 finds 0\nplugin 2 finds 0\nplugin 3 finds 0\n"),
+    (
+        "limits_cpp",
+        "growing by 9 pages: 1\nby another: -1\n\
+         an endless loop: wasm trap: interrupted\nstill there: 10 pages\n",
+    ),
     ("async_cpp", "the total is 156\nthe total is unknown: no such item\n"),
 ];
 
@@ -48,19 +66,23 @@ pub(crate) fn install(host: &Host, prefix: &Path, profile: &str) -> Result {
     let built = host.target.join(folder).join("libpagefork_capi.a");
     let root = host.root.join(CRATE);
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
-    for header in ["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_wasi.h", "pagefork.hh"]
-    {
+    for header in HEADERS {
         copy(&root.join("include").join(header), &include.join(header))?;
     }
     copy(&built, &lib.join("libpagefork.a"))?;
     link_shared(host, &built, &lib)?;
     host::write(&lib.join("pkgconfig/pagefork.pc"), pkg_config(&prefix).as_bytes())?;
     host::write(&lib.join("cmake/pagefork/pagefork-config.cmake"), CMAKE.as_bytes())?;
-    let version = CMAKE_VERSION.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let version = with_versions(CMAKE_VERSION);
     let place = lib.join("cmake/pagefork/pagefork-config-version.cmake");
     host::write(&place, version.as_bytes())?;
     println!("installed in {}", prefix.display());
     Ok(())
+}
+
+/// A text with the version of the library and that of the interface.
+fn with_versions(text: &str) -> String {
+    text.replace("@VERSION@", env!("CARGO_PKG_VERSION")).replace("@INTERFACE@", INTERFACE)
 }
 
 /// Links the static library as a shared one, of which only the interface is seen.
@@ -68,9 +90,7 @@ fn link_shared(host: &Host, built: &Path, lib: &Path) -> Result {
     let version = env!("CARGO_PKG_VERSION");
     let names = interface(host)?;
     let script = lib.join("pagefork.map");
-    let names = names.iter().map(|name| format!("    {name};\n")).collect::<String>();
-    let text = format!("PAGEFORK_{INTERFACE} {{\n  global:\n{names}  local: *;\n}};\n");
-    host::write(&script, text.as_bytes())?;
+    host::write(&script, capi_compat::version_script(&names).as_bytes())?;
     let soname = format!("libpagefork.so.{INTERFACE}");
     let library = lib.join(format!("libpagefork.so.{version}"));
     let mut cc = host.command("cc");
@@ -86,7 +106,7 @@ fn link_shared(host: &Host, built: &Path, lib: &Path) -> Result {
 }
 
 /// The functions of the interface, as the list has them.
-fn interface(host: &Host) -> Result<Vec<String>> {
+pub(crate) fn interface(host: &Host) -> Result<Vec<String>> {
     let list = host::read(&host.root.join(CRATE).join("abi").join(format!("{INTERFACE}.txt")))?;
     Ok(String::from_utf8_lossy(&list).lines().map(str::to_owned).collect())
 }
@@ -133,12 +153,34 @@ if(NOT TARGET pagefork::pagefork)
 endif()
 "#;
 
+/// What was built for another version of the interface is not compatible.
 const CMAKE_VERSION: &str = r#"set(PACKAGE_VERSION "@VERSION@")
-if(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
-  set(PACKAGE_VERSION_COMPATIBLE FALSE)
-else()
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+if(NOT PACKAGE_FIND_VERSION)
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
+elseif("${PACKAGE_FIND_VERSION_MAJOR}.${PACKAGE_FIND_VERSION_MINOR}" VERSION_EQUAL "@INTERFACE@")
+  if(NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  endif()
+  if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
 endif()
+"#;
+
+/// A project in C alone, with the static library, which asks for versions.
+const CMAKE_VERSIONS: &str = r#"cmake_minimum_required(VERSION 3.13)
+project(versions C)
+foreach(other 0.0 0.2 1.0 99.1.2)
+  find_package(pagefork ${other} QUIET)
+  if(pagefork_FOUND)
+    message(FATAL_ERROR "version ${other} was found, and it is @VERSION@")
+  endif()
+endforeach()
+find_package(pagefork @VERSION@ EXACT REQUIRED)
+find_package(pagefork @INTERFACE@ REQUIRED)
+add_executable(hello hello.c)
+target_link_libraries(hello pagefork::pagefork_static)
 "#;
 
 /// Installs the library, builds the examples with it in each way, and runs them, and programs of others.
@@ -148,6 +190,7 @@ pub(crate) fn check(host: &Host) -> Result {
     let prefix = work.join("prefix");
     install(host, &prefix, "dev")?;
     check_symbols(host, &prefix)?;
+    capi_compat::check(host, &prefix, &work.join("compat"))?;
     c_programs::check(host, &prefix, &work.join("programs"))?;
     let examples = host.root.join(CRATE).join("examples");
     for (name, variables) in [("shared", &[][..]), ("static", &["STATIC=1"])] {
@@ -164,7 +207,45 @@ pub(crate) fn check(host: &Host) -> Result {
     cmake.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     host::check(&mut cmake)?;
     host::check(host.command("cmake").arg("--build").arg(&build))?;
-    run_examples(host, &build)
+    run_examples(host, &build)?;
+    check_versions(host, &prefix, &examples, &work.join("versions"))?;
+    check_without_shared_library(host, &prefix, &examples, &work.join("alone"))
+}
+
+/// CMake finds the versions that there are and no other, also for programs in C alone.
+fn check_versions(host: &Host, prefix: &Path, examples: &Path, work: &Path) -> Result {
+    let folder = copy_examples(examples, work)?;
+    host::write(&folder.join("CMakeLists.txt"), with_versions(CMAKE_VERSIONS).as_bytes())?;
+    let build = work.join("build");
+    let mut cmake = host.command("cmake");
+    cmake.arg("-S").arg(&folder).arg("-B").arg(&build).arg("-DCMAKE_C_STANDARD=11");
+    host::check(cmake.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())))?;
+    host::check(host.command("cmake").arg("--build").arg(&build))?;
+    run_example(host, &build.join("hello"), EXAMPLES[0].1)
+}
+
+/// Where only the static library is installed, `pkg-config --static` says all that programs need.
+fn check_without_shared_library(
+    host: &Host,
+    prefix: &Path,
+    examples: &Path,
+    work: &Path,
+) -> Result {
+    let lib = work.join("prefix/lib");
+    copy(&prefix.join("lib/libpagefork.a"), &lib.join("libpagefork.a"))?;
+    for header in HEADERS {
+        copy(&prefix.join("include").join(header), &work.join("prefix/include").join(header))?;
+    }
+    let description = pkg_config(&work.join("prefix"));
+    host::write(&lib.join("pkgconfig/pagefork.pc"), description.as_bytes())?;
+    let mut asked = host.command("pkg-config");
+    asked.args(["--static", "--cflags", "--libs", "pagefork"]);
+    let flags = host::output(asked.env("PKG_CONFIG_PATH", lib.join("pkgconfig")))?;
+    let program = work.join("hello");
+    let mut cc = host.command("cc");
+    cc.arg("-std=c11").arg(examples.join("hello.c")).arg("-o").arg(&program);
+    host::check(cc.args(flags.split_whitespace()))?;
+    run_example(host, &program, EXAMPLES[0].1)
 }
 
 /// What the shared library exports is the interface, each with its version.
@@ -199,13 +280,14 @@ fn copy_examples(examples: &Path, folder: &Path) -> Result<PathBuf> {
 }
 
 fn run_examples(host: &Host, folder: &Path) -> Result {
-    for (name, expected) in EXAMPLES {
-        let program = folder.join(name);
-        let mut command = host.command(&program.to_string_lossy());
-        let printed = host::output(&mut command)?;
-        if printed != *expected {
-            return Err(format!("{} printed {printed:?}, not {expected:?}", program.display()));
-        }
+    EXAMPLES.iter().try_for_each(|(name, expected)| run_example(host, &folder.join(name), expected))
+}
+
+fn run_example(host: &Host, program: &Path, expected: &str) -> Result {
+    let mut command = host.command(&program.to_string_lossy());
+    let printed = host::output(&mut command)?;
+    match printed == expected {
+        true => Ok(()),
+        false => Err(format!("{} printed {printed:?}, not {expected:?}", program.display())),
     }
-    Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod c_programs;
 mod capi;
+mod capi_compat;
 mod ci;
 mod differential;
 mod guests;

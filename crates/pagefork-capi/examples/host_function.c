@@ -32,9 +32,8 @@ int main(void) {
   check(pagefork_engine_new(NULL, &engine));
   check(pagefork_module_new(engine, text, sizeof text - 1, &module));
   check(pagefork_linker_new(engine, &linker));
-  check(pagefork_linker_func_wrap(linker, "host", "print", "ii",
-                                  PAGEFORK_FUNCTION(print, void, int32_t, int32_t),
-                                  (void *)"guest: ", NULL));
+  check(pagefork_linker_func_wrap(linker, "host", "print",
+                                  PAGEFORK_WRAP(print, void, int32_t, int32_t), (void *)"guest: ", NULL));
   wasm_store_t *store = wasm_store_new(engine);
   check(pagefork_linker_instantiate(linker, store, module, &instance));
 

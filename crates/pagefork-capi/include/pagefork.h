@@ -4,7 +4,8 @@
  * Ownership, threads and callbacks are as wasm.h says. Functions that can fail give a
  * `pagefork_error_t`: null if they have succeeded, else a trap of wasm.h, whose message and frames
  * say what happened, and which the caller deletes. What they make they write to an `out` argument,
- * which is null after a failure.
+ * which is null after a failure, and 0 if it is a number. Places for values of a list are as they were.
+ * Null is an error where a function does not say that it may be given.
  */
 
 #ifndef PAGEFORK_H
@@ -50,7 +51,9 @@ enum pagefork_error_kind_enum {
   /* The operating system refused something. */
   PAGEFORK_ERROR_SYSTEM,
   /* Something was used where it does not fit. */
-  PAGEFORK_ERROR_USAGE
+  PAGEFORK_ERROR_USAGE,
+  /* A snapshot could not be saved, or one that was saved is refused. */
+  PAGEFORK_ERROR_SNAPSHOT
 };
 
 /* Why a guest trapped. */
@@ -82,10 +85,10 @@ enum pagefork_trap_code_enum {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_last_error(void);
 
 /* An error of the embedder's, with this text, which is copied. It is of no store: any thread can make
- * one. */
+ * one. Null if the text is. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_error_new(const char *message);
 
-/* Which kind of error it is. */
+/* Which kind of error it is. Of null it says PAGEFORK_ERROR_COMPILE, which is 0: there is no error. */
 WASM_API_EXTERN pagefork_error_kind_t pagefork_error_kind(const pagefork_error_t *);
 
 /* Why a guest trapped; PAGEFORK_TRAP_NONE for any other error. */
@@ -95,7 +98,7 @@ WASM_API_EXTERN pagefork_trap_code_t pagefork_error_trap_code(const pagefork_err
 WASM_API_EXTERN bool pagefork_error_exit_status(const pagefork_error_t *, int32_t *out);
 
 /* ------------------------------------------------------------------------------------------- */
-/* Configuration */
+/* Configuration: of null these functions change nothing, and pagefork_last_error says so. */
 
 /* Bytes of stack that guests have: 1 MiB unless it is set. */
 WASM_API_EXTERN void pagefork_config_stack_size(wasm_config_t *, uint64_t bytes);
@@ -238,7 +241,7 @@ typedef struct pagefork_pool_t {
   uint64_t reserved[4];
 } pagefork_pool_t;
 
-/* Has engines keep this. */
+/* Has engines keep this. An error if something that is reserved is not zero. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_pool(wasm_config_t *,
                                                                 const pagefork_pool_t *);
 
@@ -260,22 +263,24 @@ enum pagefork_feature_enum {
   PAGEFORK_FEATURE_TAIL_CALL
 };
 
-/* Switches a feature, one of pagefork_feature_enum, on or off. */
+/* Switches a feature, one of pagefork_feature_enum, on or off. An error if there is no such one. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_feature(wasm_config_t *,
                                                                    uint8_t feature, bool on);
 
-/* An engine; null for the configuration is that of wasm_config_new. */
+/* An engine; null for the configuration is that of wasm_config_new. An error as of
+ * wasm_engine_new_with_config. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_engine_new(WASM_OWN wasm_config_t *,
                                                                WASM_OWN wasm_engine_t **out);
 
 /* Makes the engine's epoch one more: stores whose deadline it is trap. From any thread, and in
- * signal handlers. */
+ * signal handlers. Of null it does nothing. */
 WASM_API_EXTERN void pagefork_engine_increment_epoch(wasm_engine_t *);
 
 /* ------------------------------------------------------------------------------------------- */
 /* Modules */
 
-/* Compiles a module, binary or text. It is of no store, and any thread may use it for its stores. */
+/* Compiles a module, binary or text. It is of no store, and any thread may use it for its stores. An
+ * error if it is invalid, or takes more than the configuration allows. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new(
     wasm_engine_t *, const void *bytes, size_t size, WASM_OWN wasm_module_t **out);
 
@@ -284,7 +289,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new_file(
     wasm_engine_t *, const char *path, WASM_OWN wasm_module_t **out);
 
 /* The module that wasm_module_serialize gave these bytes of, which must be unchanged: they are
- * native code. */
+ * native code. An error as of wasm_module_deserialize. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_deserialize(
     wasm_engine_t *, const void *bytes, size_t size, WASM_OWN wasm_module_t **out);
 
@@ -312,7 +317,7 @@ typedef struct pagefork_limits_t {
   uint64_t reserved[4];
 } pagefork_limits_t;
 
-/* One more reference to the store. */
+/* One more reference to the store. Null if the store is. */
 WASM_API_EXTERN WASM_OWN wasm_store_t *pagefork_store_copy(const wasm_store_t *);
 
 /* Attaches something to the store, which each callback finds; what was there is finalized. The
@@ -331,7 +336,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_limits(wasm_store_
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_timeout(wasm_store_t *,
                                                                       uint64_t nanoseconds);
 
-/* Gives guests fuel, and says how much is left. An error if the engine does not meter. */
+/* Gives guests fuel, and says how much is left, which is 0 after a failure. An error if the engine
+ * does not meter. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_fuel(wasm_store_t *, uint64_t fuel);
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fuel(const wasm_store_t *, uint64_t *out);
 
@@ -347,17 +353,20 @@ typedef struct pagefork_interrupt_t pagefork_interrupt_t;
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_interrupt_handle(
     wasm_store_t *, WASM_OWN pagefork_interrupt_t **out);
 
-/* Interrupts the guests that run now: they trap with PAGEFORK_TRAP_INTERRUPT. */
+/* Interrupts the guests that run now: they trap with PAGEFORK_TRAP_INTERRUPT. Of null, and if the
+ * store has gone, it does nothing. */
 WASM_API_EXTERN void pagefork_interrupt_guests(const pagefork_interrupt_t *);
 
 /* Has the guest suspended that runs now, if it was called by pagefork_func_call_suspendable, at its
- * next function entry or loop iteration. */
+ * next function entry or loop iteration. Of null, and if the store has gone, it does nothing. */
 WASM_API_EXTERN void pagefork_interrupt_suspend(const pagefork_interrupt_t *);
 
+/* Deletes the handle, from any thread; null is nothing to delete. */
 WASM_API_EXTERN void pagefork_interrupt_delete(WASM_OWN pagefork_interrupt_t *);
 
 /* Drops the foreign objects, traps and modules that no guest holds any more, though they were
- * given to one; how many are left. The library does so by itself, when it has many. */
+ * given to one; how many are left, and 0 also on failure. The library does so by itself, when it has
+ * many. */
 WASM_API_EXTERN size_t pagefork_store_collect(wasm_store_t *);
 
 /*
@@ -401,7 +410,8 @@ typedef union pagefork_cell_t {
   uint64_t ref;
 } pagefork_cell_t;
 
-/* A global's value, and setting it. */
+/* A global's value, which is 0 of kind i32 after a failure, and setting it: to a copy. An error if it
+ * is not of the global's type, or that cannot be written. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_global_get(const wasm_global_t *,
                                                                WASM_OWN pagefork_val_t *out);
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_global_set(wasm_global_t *,
@@ -454,33 +464,84 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_raw(
  * Functions with vectors, references or several results are made with values or cells.
  *
  * The C function takes a `const pagefork_caller_t *`, then these: `double f(const pagefork_caller_t *,
- * int32_t, int64_t)`. It is given as a `pagefork_function_t`; PAGEFORK_FUNCTION makes one of it, and
- * refuses to compile if the prototype is another one. To end the guests that have called it, it calls
+ * int32_t, int64_t)`. It is given as a `pagefork_function_t`, which nothing compares with the signature:
+ * PAGEFORK_WRAP makes both, and compares the prototype. To end the guests that have called it, it calls
  * pagefork_raise and returns.
  */
 typedef void (*pagefork_function_t)(void);
 
-/* The function as a pagefork_function_t, if its prototype is `R(const pagefork_caller_t *, ...)`:
- * PAGEFORK_FUNCTION(f, double, int32_t, int64_t). C11 and C++11. */
+/*
+ * PAGEFORK_WRAP(f, R, T...), as PAGEFORK_WRAP(f, double, int32_t, int64_t): the signature and the
+ * function, where the functions that wrap take both, made of one list of types. It does not compile if
+ * the prototype is not `R f(const pagefork_caller_t *, T...)`, or one of the types is not int32_t,
+ * uint32_t, int64_t, uint64_t, float or double; R may be void.
+ *
+ *     pagefork_linker_func_wrap(linker, "host", "half", PAGEFORK_WRAP(half, double, int32_t), NULL, NULL)
+ *
+ * PAGEFORK_SIGNATURE(R, T...) is the signature alone, as text that lives as long as the block, for
+ * pagefork_func_typed and pagefork_module_export. PAGEFORK_FUNCTION(f, R, T...) is the function alone.
+ * All are of C11 and C++11.
+ */
+#define PAGEFORK_WRAP(f, ...) PAGEFORK_SIGNATURE(__VA_ARGS__), PAGEFORK_FUNCTION(f, __VA_ARGS__)
 #ifdef __cplusplus
 } /* extern "C" */
+template <typename T> struct pagefork_letter;
+template <> struct pagefork_letter<int32_t> { enum : char { value = 'i' }; };
+template <> struct pagefork_letter<uint32_t> { enum : char { value = 'i' }; };
+template <> struct pagefork_letter<int64_t> { enum : char { value = 'I' }; };
+template <> struct pagefork_letter<uint64_t> { enum : char { value = 'I' }; };
+template <> struct pagefork_letter<float> { enum : char { value = 'f' }; };
+template <> struct pagefork_letter<double> { enum : char { value = 'F' }; };
+template <> struct pagefork_letter<void> { enum : char { value = 0 }; };
 template <typename R, typename... T> struct pagefork_prototype {
   static pagefork_function_t of(R (*f)(const pagefork_caller_t *, T...)) {
     return reinterpret_cast<pagefork_function_t>(f);
   }
+  static const char *signature() {
+    static const char letters[] = {pagefork_letter<T>::value..., ':', pagefork_letter<R>::value, 0};
+    return letters;
+  }
 };
 extern "C" {
+#define PAGEFORK_SIGNATURE(...) (pagefork_prototype<__VA_ARGS__>::signature())
 #define PAGEFORK_FUNCTION(f, ...) (pagefork_prototype<__VA_ARGS__>::of(f))
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define PAGEFORK_SIGNATURE(...) ((const char[]){PAGEFORK_LETTERS(__VA_ARGS__), 0})
 #define PAGEFORK_FUNCTION(f, ...)                                                               \
   ((pagefork_function_t)_Generic(&(f), PAGEFORK_PROTOTYPE(__VA_ARGS__): &(f)))
-#define PAGEFORK_PROTOTYPE(...) PAGEFORK_PROTOTYPE_(__VA_ARGS__, PAGEFORK_MORE, PAGEFORK_MORE, \
-  PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,     \
-  PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_NONE, 0)  \
-  (__VA_ARGS__)
-#define PAGEFORK_PROTOTYPE_(r, a, b, c, d, e, g, h, i, j, k, l, m, n, kind, ...) kind
+/* What follows is for these alone. */
+#define PAGEFORK_LAST(r, a, b, c, d, e, f, g, h, i, j, k, l, m, kind, ...) kind
+#define PAGEFORK_PROTOTYPE(...)                                                                 \
+  PAGEFORK_LAST(__VA_ARGS__,                                                                    \
+    PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,                  \
+    PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,                  \
+    PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_NONE, 0)(__VA_ARGS__)
 #define PAGEFORK_NONE(R) R (*)(const pagefork_caller_t *)
 #define PAGEFORK_MORE(R, ...) R (*)(const pagefork_caller_t *, __VA_ARGS__)
+#define PAGEFORK_LETTERS(...)                                                                   \
+  PAGEFORK_LAST(__VA_ARGS__,                                                                    \
+    PAGEFORK_LETTERS_13, PAGEFORK_LETTERS_12, PAGEFORK_LETTERS_11, PAGEFORK_LETTERS_10,         \
+    PAGEFORK_LETTERS_9, PAGEFORK_LETTERS_8, PAGEFORK_LETTERS_7, PAGEFORK_LETTERS_6,             \
+    PAGEFORK_LETTERS_5, PAGEFORK_LETTERS_4, PAGEFORK_LETTERS_3, PAGEFORK_LETTERS_2,             \
+    PAGEFORK_LETTERS_1, PAGEFORK_LETTERS_0, 0)(__VA_ARGS__)
+#define PAGEFORK_LETTERS_0(R) ':', PAGEFORK_LETTER(R)
+#define PAGEFORK_LETTERS_1(R, A) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_0(R)
+#define PAGEFORK_LETTERS_2(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_1(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_3(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_2(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_4(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_3(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_5(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_4(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_6(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_5(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_7(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_6(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_8(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_7(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_9(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_8(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_10(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_9(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_11(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_10(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_12(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_11(R, __VA_ARGS__)
+#define PAGEFORK_LETTERS_13(R, A, ...) PAGEFORK_LETTER(A), PAGEFORK_LETTERS_12(R, __VA_ARGS__)
+#define PAGEFORK_LETTER(T)                                                                      \
+  _Generic((T(*)(void))0, void (*)(void): 0, int32_t (*)(void): 'i', uint32_t (*)(void): 'i',   \
+           int64_t (*)(void): 'I', uint64_t (*)(void): 'I', float (*)(void): 'f',               \
+           double (*)(void): 'F')
 #endif
 
 /* Makes a function of the signature's type one of the store; see pagefork_func_new. */
@@ -488,7 +549,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_wrap(
     wasm_store_t *, const char *signature, pagefork_function_t, void *env, void
     (*finalizer)(void *), WASM_OWN wasm_func_t **out);
 
-/* Has the function that runs now fail when it returns; of several errors the last counts. */
+/* Has the function that runs now fail when it returns; of several errors the last counts. If one of
+ * both is null the function does not fail, and pagefork_last_error says so. */
 WASM_API_EXTERN void pagefork_raise(const pagefork_caller_t *, WASM_OWN pagefork_error_t *);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -501,7 +563,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call(
 
 /* Calls a function with cells, of which there are `count`: as many as it has parameters, and as
  * results, or more. The first ones are the arguments, which nothing checks; the results take their
- * place. */
+ * place. After a failure cells have what they had, or anything. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_raw(
     const wasm_func_t *, pagefork_cell_t *cells, size_t count);
 
@@ -519,168 +581,12 @@ typedef struct pagefork_typed_func_t {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_typed(
     const wasm_func_t *, const char *signature, WASM_OWN pagefork_typed_func_t **out);
 
-/* Deletes the typed function, with its error; not during a call of it. */
+/* Deletes the typed function, with its error; not during a call of it. Null is nothing to delete. */
 WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *);
 
 /* Calls a typed function: `R` is its result, `T` its parameters' types in parentheses, with the
  * typed function's own first: PAGEFORK_CALL(f, double, (pagefork_typed_func_t *, int32_t), f, 1). */
 #define PAGEFORK_CALL(f, R, T, ...) (((R(*) T)(f)->call)(__VA_ARGS__))
-
-/* ------------------------------------------------------------------------------------------- */
-/* Functions that wait */
-
-/*
- * A function of the host can be begun and completed later. Meanwhile the guest that has called it is
- * suspended: it takes no thread. Guests that may wait are called by pagefork_func_call_async, and
- * the call is polled, each time that it can go on. That fits any event loop: `notify` writes to an
- * eventfd, posts a message, or wakes a thread, and the loop polls then.
- *
- *     pagefork_func_call_async(run, NULL, 0, notify, loop, NULL, &call);
- *     while (!pagefork_call_poll(call)) wait_for_notification(loop);
- *     error = pagefork_call_results(call, results, 1);
- *     pagefork_call_delete(call);
- *
- * From when a call is made until it has ended or is deleted, its store is the call's own: other
- * functions that need it fail, but for those that are called in callbacks. Pointers to memories stay
- * good, and may be used by who completes the function. For modules whose start function may wait there
- * are pagefork_linker_instantiate_async and pagefork_instance_pre_spawn_async.
- */
-
-/* With this a call of a function of the host is completed, from any thread: owned by who has begun
- * it, who gives it away by exactly one of the functions that own it. */
-typedef struct pagefork_completion_t pagefork_completion_t;
-
-/* A function with values that is begun: it completes the call before it returns, or later. Arguments
- * and caller are lent until it returns. */
-typedef void (*pagefork_async_callback_t)(const pagefork_caller_t *, const pagefork_val_t *args,
-                                          size_t arg_count, WASM_OWN pagefork_completion_t *);
-
-/* As pagefork_func_new, of a function that is begun. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_async(
-    wasm_store_t *, const wasm_functype_t *, pagefork_async_callback_t, void *env,
-    void (*finalizer)(void *), WASM_OWN wasm_func_t **out);
-
-/* Completes a call with its results, which are taken over. If they are not of the function's type,
- * the guest fails. A result that is a reference is given on a thread that may use its store. */
-WASM_API_EXTERN void pagefork_completion_finish(
-    WASM_OWN pagefork_completion_t *, WASM_OWN const pagefork_val_t *results, size_t count);
-
-/* Completes a call with an error, or an exception, which the guest may catch. On another thread the
- * error is one that pagefork_error_new has made. */
-WASM_API_EXTERN void pagefork_completion_fail(WASM_OWN pagefork_completion_t *,
-                                              WASM_OWN pagefork_error_t *);
-
-/* Gives a call up: the guest fails. */
-WASM_API_EXTERN void pagefork_completion_delete(WASM_OWN pagefork_completion_t *);
-
-/* Whether anything waits for it: a time that is up, an interrupt, and deleting the guest's call end
- * the wait. To complete it then does nothing. */
-WASM_API_EXTERN bool pagefork_completion_is_wanted(const pagefork_completion_t *);
-
-/* Has this called once, when the wait ends without being completed, at once if it has. It may be
- * called on any thread that uses the store or the completion; it must use neither. */
-WASM_API_EXTERN void pagefork_completion_on_cancel(pagefork_completion_t *, void (*cancel)(void *),
-                                                   void *env);
-
-/* A call that may wait; owned. It is used by one thread at a time, as its store. */
-typedef struct pagefork_call_t pagefork_call_t;
-
-/*
- * Calls a function that may wait; it runs when the call is polled. `notify`, which may be null, is
- * called with `env` when it pays to poll again, at most once between two polls: from the thread that
- * completes a function, that interrupts, or of a clock. It must not use the call. The finalizer,
- * which may be null, is called once with `env`, on any thread, when `notify` never will be again.
- * Arguments are copied. An error if a guest of the store runs or waits.
- */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_async(
-    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count, void (*notify)(void *),
-    void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
-
-/* Runs the guest until it ends or waits; whether it has ended. */
-WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
-
-/* Polls, and sleeps in between, until the guest has ended, or so many nanoseconds are over;
- * UINT64_MAX for ever. Whether it has ended. */
-WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
-
-/* The results of a call that has ended, once, or what ended it. An error if it has not ended, or is one
- * that makes an instance. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(
-    const pagefork_call_t *, WASM_OWN pagefork_val_t *results, size_t count);
-
-/* The instance that a call of pagefork_linker_instantiate_async or pagefork_instance_pre_spawn_async has
- * made, once, or what ended it. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_instance(const pagefork_call_t *,
-                                                                  WASM_OWN wasm_instance_t **out);
-
-/* As pagefork_call_instance, with the instance's store. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_spawned(const pagefork_call_t *,
-                                                                 WASM_OWN wasm_store_t **store,
-                                                                 WASM_OWN wasm_instance_t **out);
-
-/* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
- * and the store can be used again. */
-WASM_API_EXTERN void pagefork_call_delete(WASM_OWN pagefork_call_t *);
-
-/* Has guests that were called by pagefork_func_call_async let others run after this time, as if they
- * waited, at a function entry or loop iteration; 0 for never. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_yield_interval(wasm_store_t *,
-                                                                             uint64_t nanoseconds);
-
-/* ------------------------------------------------------------------------------------------- */
-/* Calls that end suspended */
-
-/* As pagefork_func_call, but the guest may be suspended: because pagefork_interrupt_suspend or a
- * function of the host asks for it. Then `suspended`, which is not null, is set, and there are no
- * results yet. The store can be resumed, also on another thread, captured, forked, or deleted. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_suspendable(
-    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count,
-    WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
-
-/* For a callback that has done nothing yet: what it fails with to be called later, when the guest is
- * resumed; one with its own arguments gives it to pagefork_raise. Else the error that the guest cannot be
- * suspended. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_before(const pagefork_caller_t *);
-
-/* Has the guest suspended when the function that runs has returned. An error if it cannot be. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_after(const pagefork_caller_t *);
-
-/* Whether the guest that has called can be suspended. */
-WASM_API_EXTERN bool pagefork_caller_can_suspend(const pagefork_caller_t *);
-
-/* Where a guest is suspended. */
-enum pagefork_suspended_enum {
-  /* There is none that is. */
-  PAGEFORK_SUSPENDED_NOWHERE,
-  /* Before a call of a function of the host. */
-  PAGEFORK_SUSPENDED_BEFORE_HOST_CALL,
-  PAGEFORK_SUSPENDED_AFTER_HOST_CALL,
-  /* At a function entry or loop iteration. */
-  PAGEFORK_SUSPENDED_AT_INTERRUPTION
-};
-
-/* One of pagefork_suspended_enum. */
-WASM_API_EXTERN uint8_t pagefork_store_suspended_at(const wasm_store_t *);
-
-/* Which function of the host the guest is suspended before, and its arguments, as many as it takes.
- * An error if it is not. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_suspended_call(
-    const wasm_store_t *, WASM_OWN wasm_func_t **out, WASM_OWN pagefork_val_t *args,
-    size_t arg_count);
-
-/* Goes on with the suspended guest. The results are those of the function that was called once; it
- * must be known how many these are. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume(
-    wasm_store_t *, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
-
-/* As pagefork_store_resume, of a guest that is suspended before a call: with these values instead of
- * the call, which are copied, or with an error that it fails with, unless that is null. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume_with(
-    wasm_store_t *, const pagefork_val_t *values, size_t value_count, WASM_OWN pagefork_error_t
-    *error, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
-
-/* Gives the suspended guest up, if there is one. Its memory stays as it is. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *);
 
 /* ------------------------------------------------------------------------------------------- */
 /* Instances */
@@ -689,8 +595,9 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(
     const wasm_instance_t *, const char *name, WASM_OWN wasm_extern_t **out);
 
-/* How the instance is reset: one of pagefork_reset_enum, but never PAGEFORK_RESET_AUTO, since it is what
- * measuring has come to; and in words, with what was asked for, and why. Either place may be null. */
+/* How the instance is reset: one of pagefork_reset_enum, but never PAGEFORK_RESET_AUTO, since it is
+ * what measuring has come to; and in words, with what was asked for, and why. Either place may be
+ * null. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_strategy(
     const wasm_instance_t *, uint8_t *used, WASM_OWN wasm_message_t *why);
 
@@ -707,6 +614,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_export(
     const wasm_module_t *, const char *name, const char *signature, WASM_OWN pagefork_export_t
     **out);
 
+/* Deletes what was found; null is nothing to delete. Typed functions that were got by it stay. */
 WASM_API_EXTERN void pagefork_export_delete(WASM_OWN pagefork_export_t *);
 
 /* What the instance exports there; an error if it is an instance of another module. */
@@ -724,7 +632,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_typed_export(
 /* The kind of tags, of what is imported and exported. */
 enum pagefork_externkind_enum { PAGEFORK_EXTERN_TAG = 4 };
 
-/* A tag of the host, whose exceptions carry values of the type's parameters. */
+/* A tag of the host, whose exceptions carry values of the type's parameters. An error if it has
+ * results. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_tag_new(wasm_store_t *, const wasm_functype_t *,
                                                             WASM_OWN wasm_extern_t **out);
 
@@ -735,7 +644,7 @@ WASM_API_EXTERN wasm_extern_t *pagefork_extern_as_tag(wasm_extern_t *);
 WASM_API_EXTERN WASM_OWN wasm_functype_t *pagefork_tag_type(const wasm_extern_t *tag);
 
 /* An exception, as an error: a function of the host that fails with it throws it. The values are
- * copied. */
+ * copied. An error if they are not of the tag's type. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_new(
     const wasm_extern_t *tag, const pagefork_val_t *values, size_t count,
     WASM_OWN pagefork_error_t **out);
@@ -743,7 +652,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_new(
 /* The tag of an exception that ended a call; null if the error is none. */
 WASM_API_EXTERN WASM_OWN wasm_extern_t *pagefork_exception_tag(const pagefork_error_t *);
 
-/* The values of an exception that ended a call, as many as its tag says. */
+/* The values of an exception that ended a call, as many as its tag says. An error if it is none, or if
+ * they are more or fewer. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_values(
     const pagefork_error_t *, WASM_OWN pagefork_val_t *out, size_t count);
 
@@ -758,17 +668,20 @@ typedef struct pagefork_linker_t pagefork_linker_t;
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_new(wasm_engine_t *,
                                                                WASM_OWN pagefork_linker_t **out);
 
+/* Deletes the linker; null is nothing to delete. Instances that were linked stay. */
 WASM_API_EXTERN void pagefork_linker_delete(WASM_OWN pagefork_linker_t *);
 
-/* Whether names may be defined again; without that it is an error. */
+/* Whether names may be defined again; without that it is an error. Of null it changes nothing. */
 WASM_API_EXTERN void pagefork_linker_allow_shadowing(pagefork_linker_t *, bool allow);
 
-/* Defines something of a store, for instances in that store alone. */
+/* Defines something of a store, for instances in that store alone. An error if the name is defined,
+ * or the store is of another engine. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_define(
     pagefork_linker_t *, const char *module, const char *name, const wasm_extern_t *);
 
-/* Define functions of the host, with values, with cells, and with their own arguments. Finalizers
- * are called when nothing can call the function any more. */
+/* Define functions of the host, with values, with cells, and with their own arguments. Finalizers are
+ * called when nothing can call the function any more, or if this fails: the name is defined, or there
+ * is no such type. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func(
     pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
     pagefork_func_callback_t, void *env, void (*finalizer)(void *));
@@ -779,18 +692,13 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_wrap(
     pagefork_linker_t *, const char *module, const char *name, const char *signature,
     pagefork_function_t, void *env, void (*finalizer)(void *));
 
-/* As pagefork_linker_func, of a function that is begun. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_async(
-    pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
-    pagefork_async_callback_t, void *env, void (*finalizer)(void *));
-
-/* Defines the functions of WASI preview 1. */
+/* Defines the functions of WASI preview 1. An error if one of the names is defined. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
 
-/* Defines the functions by which guests say that pages of their exported memory `memory` hold nothing that
- * they need any more: "pagefork" "memory_discard" (address, length), whose result is 0 if pages were given
- * back and read zero, 1 if they were only written with zeros, and -1 if nothing was done; and "env"
- * "__wbindgen_memory_discard" without a result, after which they read zero. */
+/* Defines the functions by which guests say that pages of their exported memory `memory` hold nothing
+ * that they need any more: "pagefork" "memory_discard" (address, length), whose result is 0 if pages
+ * were given back and read zero, 1 if they were only written with zeros, and -1 if nothing was done;
+ * and "env" "__wbindgen_memory_discard" without a result, after which they read zero. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_memory_discard(pagefork_linker_t *);
 
 /* Defines all that an instance exports, by a first name. */
@@ -801,16 +709,11 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instance(
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_unknown_imports_as_traps(
     pagefork_linker_t *, const wasm_module_t *);
 
-/* Instantiates a module in a store, and runs its start function. */
+/* Instantiates a module in a store, and runs its start function. An error if imports are not defined
+ * or of other types, a limit is met, the start function traps, or both are not of the linker's
+ * engine. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate(
     const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, WASM_OWN wasm_instance_t **out);
-
-/* As pagefork_linker_instantiate, of a module whose start function may wait: as pagefork_func_call_async,
- * but its outcome is had by pagefork_call_instance. If the call is deleted while the function waits, the
- * instance stays in the store, as it does if the function traps. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_async(
-    const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, void (*notify)(void *),
-    void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* A fresh instance each time */
@@ -819,10 +722,11 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_async(
  * may use it, and several at once. */
 typedef struct pagefork_instance_pre_t pagefork_instance_pre_t;
 
-/* Finds the module's imports. */
+/* Finds the module's imports. An error if they are not defined, or of other types. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_pre(
     const pagefork_linker_t *, const wasm_module_t *, WASM_OWN pagefork_instance_pre_t **out);
 
+/* Deletes it; null is nothing to delete. Instances that were made of it stay. */
 WASM_API_EXTERN void pagefork_instance_pre_delete(WASM_OWN pagefork_instance_pre_t *);
 
 /* The same, with its own way of resetting slots. */
@@ -851,26 +755,21 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **store,
     WASM_OWN wasm_instance_t **out);
 
-/* An export, found with a signature, to be called as a C function: each call spawns an instance, calls
- * the export there, and gives the store up, but for what `error` and other objects have of it. `how` and
- * what it leads to are copied. `data` is attached to each store (pagefork_store_data), where functions
- * of the host find it; it stays the caller's. One thread at a time may call it, each its own. */
+/* An export, found with a signature, to be called as a C function: each call spawns an instance,
+ * calls the export there, and gives the store up, but for what `error` and other objects have of it.
+ * `how` and what it leads to are copied. `data` is attached to each store (pagefork_store_data),
+ * where functions of the host find it; it stays the caller's. One thread at a time may call it, each
+ * its own. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_typed_export(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void *data,
     const pagefork_export_t *, WASM_OWN pagefork_typed_func_t **out);
-
-/* As pagefork_instance_pre_spawn, of a module whose start function may wait: as pagefork_func_call_async,
- * but its outcome is had by pagefork_call_spawned. If the call is deleted before it has ended, or fails,
- * there is no store any more. What `how` leads to is used before this returns. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn_async(
-    const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void (*notify)(void *), void *env,
-    void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
 #include "pagefork_snapshots.h"
+#include "pagefork_waiting.h"
 #include "pagefork_wasi.h"
 
 #endif /* PAGEFORK_H */

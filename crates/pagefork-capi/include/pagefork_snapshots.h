@@ -45,10 +45,10 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_session_director
     pagefork_wasi_config_t *, const char *host_path, const char *guest_path);
 
 /* As pagefork_store_snapshot_with, with the files of a session. They are copied to `place`, a new
- * directory, in which the stores that are made of the snapshot have theirs, too. It is removed with the
- * last of snapshot and stores; a process that is killed leaves it behind. `wasi` of pagefork_spawn_t
- * leaves these directories out. The hook may be null. An error if something has this name, or if there
- * are more than 1 GiB or 65,536 files. */
+ * directory, in which the stores that are made of the snapshot have theirs, too. It is removed with
+ * the last of snapshot and stores; a process that is killed leaves it behind. `wasi` of
+ * pagefork_spawn_t leaves these directories out. The hook may be null. An error if something has this
+ * name, or if there are more than 1 GiB or 65,536 files. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_snapshot_with_files(
     wasm_store_t *, const char *place, pagefork_keep_reference_t, void *env,
     WASM_OWN pagefork_snapshot_t **out);
@@ -59,6 +59,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_snapshot_with_files(
  * last. */
 WASM_API_EXTERN WASM_OWN wasm_foreign_t *pagefork_foreign_new(void *, void (*finalizer)(void *));
 
+/* Deletes the snapshot; null is nothing to delete. Stores that go on from it stay. */
 WASM_API_EXTERN void pagefork_snapshot_delete(WASM_OWN pagefork_snapshot_t *);
 
 /* What pagefork_instance_pre_spawn makes stores of that go on from the snapshot. The instance that it
@@ -79,7 +80,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fork(
     wasm_store_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **stores, size_t count);
 
 /* What in this store, which was made of a snapshot of another one, corresponds to something of
- * that. */
+ * that. An error if nothing does. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_counterpart(
     wasm_store_t *, const wasm_extern_t *, WASM_OWN wasm_extern_t **out);
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_counterpart_instance(
@@ -105,10 +106,11 @@ typedef struct pagefork_image_hash_t {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_open(
     const char *directory, WASM_OWN pagefork_image_store_t **out);
 
+/* Closes the directory; null is nothing to close. Snapshots of it stay. */
 WASM_API_EXTERN void pagefork_image_store_delete(WASM_OWN pagefork_image_store_t *);
 
 /* The image that is meant by a name, by the 64 hexadecimal digits of a hash, or by four or more of the
- * first of them. An error unless there is one. */
+ * first of them. An error unless there is one: `out` is as it was then. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_find(
     const pagefork_image_store_t *, const char *text, pagefork_image_hash_t *out);
 
@@ -118,11 +120,12 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_find(
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_set_name(
     const pagefork_image_store_t *, const char *name, const pagefork_image_hash_t *);
 
-/* Takes a name away, if it is there. */
+/* Takes a name away, if it is there. An error if it cannot be a name, or the directory not be
+ * written. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_remove_name(
     const pagefork_image_store_t *, const char *name);
 
-/* Removes what is garbage. */
+/* Removes what is garbage. An error if the directory cannot be read or written. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_collect(
     const pagefork_image_store_t *);
 
@@ -131,7 +134,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_collect(
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_export(
     const pagefork_image_store_t *, const pagefork_image_hash_t *, const char *path);
 
-/* Takes in what a file has that was written so: all of it is checked. `out` is the last image in it. */
+/* Takes in what a file has that was written so: all of it is checked. `out` is the last image in it.
+ * An error if the file is damaged, or there is none: `out` is as it was then. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_image_store_import(
     const pagefork_image_store_t *, const char *path, pagefork_image_hash_t *out);
 
@@ -148,7 +152,7 @@ typedef struct pagefork_public_key_t {
   uint8_t bytes[32];
 } pagefork_public_key_t;
 
-/* The public key of a secret one. */
+/* The public key of a secret one. An error if an argument is null. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_secret_key_public(const pagefork_secret_key_t *,
                                                                       pagefork_public_key_t *out);
 
@@ -158,8 +162,8 @@ typedef struct pagefork_named_func_t {
   const char *module, *name;
 } pagefork_named_func_t;
 
-/* Writes to `out`, which is empty, what is kept of an object that guests hold a reference to: bytes, of
- * which a hook makes an object when the snapshot is loaded. It gives null or an error. */
+/* Writes to `out`, which is empty, what is kept of an object that guests hold a reference to: bytes,
+ * of which a hook makes an object when the snapshot is loaded. It gives null or an error. */
 typedef WASM_OWN pagefork_error_t *(*pagefork_save_reference_t)(void *env, const wasm_ref_t *,
                                                                 WASM_OWN wasm_byte_vec_t *out);
 
@@ -239,7 +243,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_load_with_files(
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_state(const pagefork_snapshot_t *,
                                                                    WASM_OWN wasm_byte_vec_t *out);
 
-/* What a snapshot was first saved as, or loaded from. An error if it was neither. */
+/* What a snapshot was first saved as, or loaded from. An error if it was neither: `out` is as it was
+ * then. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_image(const pagefork_snapshot_t *,
                                                                    pagefork_image_hash_t *out);
 

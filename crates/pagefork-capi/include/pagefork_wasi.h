@@ -14,16 +14,18 @@ extern "C" {
 /* ------------------------------------------------------------------------------------------- */
 /* What programs see */
 
-/* Programs see nothing: no arguments, variables or files; what they write is discarded. */
+/* Programs see nothing: no arguments, variables or files; what they write is discarded. The functions
+ * that say otherwise change nothing if the configuration is null. */
 WASM_API_EXTERN WASM_OWN pagefork_wasi_config_t *pagefork_wasi_config_new(void);
 
+/* Deletes the configuration; null is nothing to delete. Stores that have it stay as they are. */
 WASM_API_EXTERN void pagefork_wasi_config_delete(WASM_OWN pagefork_wasi_config_t *);
 
-/* Adds an argument; the first is the program's name. */
+/* Adds an argument, which is copied; the first is the program's name. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_arg(pagefork_wasi_config_t *,
                                                                     const char *);
 
-/* Sets a variable. */
+/* Sets a variable; name and value are copied. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_env(
     pagefork_wasi_config_t *, const char *name, const char *value);
 

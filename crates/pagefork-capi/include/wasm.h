@@ -25,8 +25,9 @@
  * another store or engine are failures, never undefined behaviour. `pagefork_last_error` of
  * pagefork.h tells the reason. Calls and instantiations give a trap that says it.
  *
- * What cannot be checked: pointers to nothing, or to what was deleted, but that an object of a store
- * that lives is an error until another takes its place.
+ * What cannot be checked: pointers to nothing, or to what was deleted. But of a store that lives, a
+ * reference of any kind (or a typed function of pagefork.h) that was deleted is an error until another
+ * takes its place, as what the library makes next of that store may; and it is the same as nothing.
  *
  * THREADS
  *
@@ -111,14 +112,14 @@ extern "C" {
  * A reference to a thing.
  *
  * wasm_X_copy: one more reference to the same thing.
- * wasm_X_same: whether both refer to the same thing; two nulls do.
+ * wasm_X_same: whether both refer to the same thing; two nulls do. What was deleted does not.
  * wasm_X_get_host_info: what was attached to the thing, by whichever reference; else null.
- * wasm_X_set_host_info, wasm_X_set_host_info_with_finalizer: attaches something. The finalizer is
- *   called once with it, on the thread that causes it: if this fails, when something else is
- *   attached, when a
- *   module, trap or foreign object has no reference any more, neither in C nor in a guest, and
- *   for everything else when its store is reset or it goes with its store (an instance may go
- *   before). It must not use objects of that store.
+ * wasm_X_set_host_info, wasm_X_set_host_info_with_finalizer: attaches something, which may be null,
+ *   as the finalizer may. The finalizer is called once with it, on the thread that causes it: if this
+ *   fails, as of a null or deleted reference; when something else is attached; when a module, trap or
+ *   foreign object has no reference any more, neither in C nor in a guest; and for everything else
+ *   when its store is reset or it goes with its store (an instance may go before). It must not use
+ *   objects of that store.
  */
 #define WASM_DECLARE_REFERENCE_BASE(X)                                                          \
   WASM_DECLARE_OBJECT(X)                                                                        \
@@ -143,7 +144,11 @@ extern "C" {
   WASM_API_EXTERN const wasm_##X##_t *wasm_ref_as_##X##_const(const wasm_ref_t *);
 
 /*
- * One kind of something that is taken for the general thing, and back: lent, as by `_as_ref`.
+ * One kind of something that is taken for the general thing, and back, as by `_as_ref`: lent, and null
+ * if it is of another kind.
+ *
+ * wasm_X_as_GENERAL, wasm_X_as_GENERAL_const: the same thing as a general one.
+ * wasm_GENERAL_as_X, wasm_GENERAL_as_X_const: the same thing as one of this kind.
  */
 #define WASM_DECLARE_KIND(X, GENERAL)                                                           \
   WASM_API_EXTERN wasm_##GENERAL##_t *wasm_##X##_as_##GENERAL(wasm_##X##_t *);                  \
@@ -207,7 +212,7 @@ WASM_API_EXTERN WASM_OWN wasm_engine_t *wasm_engine_new_with_config(WASM_OWN was
 /* All instances that can refer to each other, with what they own. */
 WASM_DECLARE_OBJECT(store)
 
-/* An empty store. */
+/* An empty store. Null if the engine is, or there is no memory for one. */
 WASM_API_EXTERN WASM_OWN wasm_store_t *wasm_store_new(wasm_engine_t *);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -244,7 +249,7 @@ enum wasm_valkind_enum {
 /* The type with values of a kind; null if there is no such kind. References may be null. */
 WASM_API_EXTERN WASM_OWN wasm_valtype_t *wasm_valtype_new(wasm_valkind_t);
 
-/* The kind of the type's values. */
+/* The kind of the type's values; WASM_I32 if the type is null. */
 WASM_API_EXTERN wasm_valkind_t wasm_valtype_kind(const wasm_valtype_t *);
 
 /* Whether values of the kind are numbers or vectors. */
@@ -271,45 +276,46 @@ WASM_DECLARE_TYPE(functype)
 WASM_API_EXTERN WASM_OWN wasm_functype_t *wasm_functype_new(WASM_OWN wasm_valtype_vec_t *params,
                                                             WASM_OWN wasm_valtype_vec_t *results);
 
-/* The types of the parameters, lent. */
+/* The types of the parameters, lent by the type. Null if that is. */
 WASM_API_EXTERN const wasm_valtype_vec_t *wasm_functype_params(const wasm_functype_t *);
 
-/* The types of the results, lent. */
+/* The types of the results, lent by the type. Null if that is. */
 WASM_API_EXTERN const wasm_valtype_vec_t *wasm_functype_results(const wasm_functype_t *);
 
 /* The type of a global. */
 WASM_DECLARE_TYPE(globaltype)
 
-/* The type with such a value. Null if there is no such mutability. */
+/* The type with such a value. Null if there is no such mutability, or no type of values. */
 WASM_API_EXTERN WASM_OWN wasm_globaltype_t *wasm_globaltype_new(WASM_OWN wasm_valtype_t *,
                                                                 wasm_mutability_t);
 
-/* The type of the value, lent. */
+/* The type of the value, lent by the type. Null if that is. */
 WASM_API_EXTERN const wasm_valtype_t *wasm_globaltype_content(const wasm_globaltype_t *);
 
-/* Whether the value can be written. */
+/* Whether the value can be written; WASM_CONST if the type is null. */
 WASM_API_EXTERN wasm_mutability_t wasm_globaltype_mutability(const wasm_globaltype_t *);
 
 /* The type of a table. */
 WASM_DECLARE_TYPE(tabletype)
 
-/* The type of tables of such elements. Null if these are no references. */
+/* The type of tables of such elements. Null if these are no references, or an argument is null. */
 WASM_API_EXTERN WASM_OWN wasm_tabletype_t *wasm_tabletype_new(WASM_OWN wasm_valtype_t *,
                                                               const wasm_limits_t *);
 
-/* The type of the elements, lent. */
+/* The type of the elements, lent by the type. Null if that is. */
 WASM_API_EXTERN const wasm_valtype_t *wasm_tabletype_element(const wasm_tabletype_t *);
 
-/* The limits, lent. */
+/* The limits, lent by the type. Null if that is. */
 WASM_API_EXTERN const wasm_limits_t *wasm_tabletype_limits(const wasm_tabletype_t *);
 
 /* The type of a memory. */
 WASM_DECLARE_TYPE(memorytype)
 
-/* The type of memories of such a size. */
+/* The type of memories of such a size. Null if the limits are; impossible ones are seen by who uses
+ * the type. */
 WASM_API_EXTERN WASM_OWN wasm_memorytype_t *wasm_memorytype_new(const wasm_limits_t *);
 
-/* The limits, lent. */
+/* The limits, lent by the type. Null if that is. */
 WASM_API_EXTERN const wasm_limits_t *wasm_memorytype_limits(const wasm_memorytype_t *);
 
 /* The type of whatever is imported or exported. */
@@ -324,7 +330,7 @@ enum wasm_externkind_enum {
   WASM_EXTERN_MEMORY
 };
 
-/* Which kind the type is of. */
+/* Which kind the type is of; WASM_EXTERN_FUNC if it is null. */
 WASM_API_EXTERN wasm_externkind_t wasm_externtype_kind(const wasm_externtype_t *);
 
 WASM_DECLARE_KIND(functype, externtype)
@@ -335,31 +341,31 @@ WASM_DECLARE_KIND(memorytype, externtype)
 /* What a module imports. */
 WASM_DECLARE_TYPE(importtype)
 
-/* An import by two names; both are empty afterwards. */
+/* An import by two names; both are empty afterwards. Null if an argument is. */
 WASM_API_EXTERN WASM_OWN wasm_importtype_t *wasm_importtype_new(WASM_OWN wasm_name_t *module,
                                                                 WASM_OWN wasm_name_t *name,
                                                                 WASM_OWN wasm_externtype_t *);
 
-/* The first name, lent. */
+/* The first name, lent by the import. Null if that is. */
 WASM_API_EXTERN const wasm_name_t *wasm_importtype_module(const wasm_importtype_t *);
 
-/* The second name, lent. */
+/* The second name, lent by the import. Null if that is. */
 WASM_API_EXTERN const wasm_name_t *wasm_importtype_name(const wasm_importtype_t *);
 
-/* What it must be, lent. */
+/* What it must be, lent by the import. Null if that is. */
 WASM_API_EXTERN const wasm_externtype_t *wasm_importtype_type(const wasm_importtype_t *);
 
 /* What a module exports. */
 WASM_DECLARE_TYPE(exporttype)
 
-/* An export by a name, which is empty afterwards. */
+/* An export by a name, which is empty afterwards. Null if an argument is. */
 WASM_API_EXTERN WASM_OWN wasm_exporttype_t *wasm_exporttype_new(WASM_OWN wasm_name_t *,
                                                                 WASM_OWN wasm_externtype_t *);
 
-/* The name, lent. */
+/* The name, lent by the export. Null if that is. */
 WASM_API_EXTERN const wasm_name_t *wasm_exporttype_name(const wasm_exporttype_t *);
 
-/* What it is, lent. */
+/* What it is, lent by the export. Null if that is. */
 WASM_API_EXTERN const wasm_externtype_t *wasm_exporttype_type(const wasm_exporttype_t *);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -397,13 +403,13 @@ WASM_DECLARE_REFERENCE_BASE(ref)
 WASM_DECLARE_OBJECT(frame)
 WASM_DECLARE_VECTOR(frame, wasm_frame_t *)
 
-/* A frame that is equal. */
+/* A frame that is equal. Null if the frame is. */
 WASM_API_EXTERN WASM_OWN wasm_frame_t *wasm_frame_copy(const wasm_frame_t *);
 
 /* The instance whose function it is, lent. Null if that is gone. */
 WASM_API_EXTERN struct wasm_instance_t *wasm_frame_instance(const wasm_frame_t *);
 
-/* The index of the function in its module, imports included. */
+/* The index of the function in its module, imports included; 0 if the frame is null. */
 WASM_API_EXTERN uint32_t wasm_frame_func_index(const wasm_frame_t *);
 
 /* How many bytes of the module into the function's body it was; of a call, where that returns to.
@@ -421,16 +427,18 @@ typedef wasm_name_t wasm_message_t;
 WASM_DECLARE_REFERENCE(trap)
 
 /* A trap of C's, for callbacks to return. Its frames are those of the guests that wait for the
- * callback, if it is made in one, and else of those through which it passes first. */
+ * callback, if it is made in one, and else of those through which it passes first. The message, which
+ * is copied, may be null or empty, and ends with a zero if it is text. Null if the store is, or it
+ * cannot be used now. */
 WASM_API_EXTERN WASM_OWN wasm_trap_t *wasm_trap_new(wasm_store_t *, const wasm_message_t *);
 
-/* Why the call ended: text with a zero as the last byte. */
+/* Why the call ended: text with a zero as the last byte. Empty if the trap is null. */
 WASM_API_EXTERN void wasm_trap_message(const wasm_trap_t *, WASM_OWN wasm_message_t *out);
 
-/* The innermost frame; null if no guest was running. */
+/* The innermost frame; null if no guest was running, or the trap is null. */
 WASM_API_EXTERN WASM_OWN wasm_frame_t *wasm_trap_origin(const wasm_trap_t *);
 
-/* The frames, innermost first: the first 64. */
+/* The frames, innermost first: the first 64. Empty if no guest was running, or the trap is null. */
 WASM_API_EXTERN void wasm_trap_trace(const wasm_trap_t *, WASM_OWN wasm_frame_vec_t *out);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -439,7 +447,7 @@ WASM_API_EXTERN void wasm_trap_trace(const wasm_trap_t *, WASM_OWN wasm_frame_ve
 /* Something of C's that guests can hold: what it is is attached to it. */
 WASM_DECLARE_REFERENCE(foreign)
 
-/* A foreign object to which nothing is attached. */
+/* A foreign object to which nothing is attached. Null if the store is. */
 WASM_API_EXTERN WASM_OWN wasm_foreign_t *wasm_foreign_new(wasm_store_t *);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -451,7 +459,7 @@ WASM_DECLARE_REFERENCE(module)
 /* A module that is of no store, so that stores of other threads can have it. */
 WASM_DECLARE_OBJECT(shared_module)
 
-/* The module, for stores of all threads. */
+/* The module, for stores of all threads. Null if this is no module. */
 WASM_API_EXTERN WASM_OWN wasm_shared_module_t *wasm_module_share(const wasm_module_t *);
 
 /* The module as one of a store; null if that is of another engine. */
@@ -462,16 +470,16 @@ WASM_API_EXTERN WASM_OWN wasm_module_t *wasm_module_obtain(wasm_store_t *,
 WASM_API_EXTERN WASM_OWN wasm_module_t *wasm_module_new(wasm_store_t *,
                                                         const wasm_byte_vec_t *binary);
 
-/* Whether it is a valid module. */
+/* Whether it is a valid module; false also if an argument is null. */
 WASM_API_EXTERN bool wasm_module_validate(wasm_store_t *, const wasm_byte_vec_t *binary);
 
-/* What the module imports, in order. */
+/* What the module imports, in order. Empty on failure. */
 WASM_API_EXTERN void wasm_module_imports(const wasm_module_t *, WASM_OWN wasm_importtype_vec_t *out);
 
-/* What the module exports, in order. */
+/* What the module exports, in order. Empty on failure. */
 WASM_API_EXTERN void wasm_module_exports(const wasm_module_t *, WASM_OWN wasm_exporttype_vec_t *out);
 
-/* The compiled module as bytes. */
+/* The compiled module as bytes. Empty on failure. */
 WASM_API_EXTERN void wasm_module_serialize(const wasm_module_t *, WASM_OWN wasm_byte_vec_t *out);
 
 /* The module of such bytes. They are native code: only bytes that wasm_module_serialize gave, and
@@ -511,13 +519,13 @@ WASM_API_EXTERN WASM_OWN wasm_func_t *wasm_func_new_with_env(wasm_store_t *,
                                                              void *env,
                                                              void (*finalizer)(void *));
 
-/* The function's type. */
+/* The function's type. Null if this is no function. */
 WASM_API_EXTERN WASM_OWN wasm_functype_t *wasm_func_type(const wasm_func_t *);
 
-/* How many parameters it has. */
+/* How many parameters it has; 0 if this is no function. */
 WASM_API_EXTERN size_t wasm_func_param_arity(const wasm_func_t *);
 
-/* How many results it has. */
+/* How many results it has; 0 if this is no function. */
 WASM_API_EXTERN size_t wasm_func_result_arity(const wasm_func_t *);
 
 /*
@@ -542,7 +550,7 @@ WASM_DECLARE_REFERENCE(global)
 WASM_API_EXTERN WASM_OWN wasm_global_t *wasm_global_new(wasm_store_t *, const wasm_globaltype_t *,
                                                         const wasm_val_t *);
 
-/* The global's type. */
+/* The global's type. Null if this is no global. */
 WASM_API_EXTERN WASM_OWN wasm_globaltype_t *wasm_global_type(const wasm_global_t *);
 
 /* The global's value; 0 of kind i32 if it is one that wasm.h does not have. */
@@ -566,7 +574,7 @@ typedef uint32_t wasm_table_size_t;
 WASM_API_EXTERN WASM_OWN wasm_table_t *wasm_table_new(wasm_store_t *, const wasm_tabletype_t *,
                                                       wasm_ref_t *init);
 
-/* The table's type, with the present size as the minimum. */
+/* The table's type, with the present size as the minimum. Null if this is no table. */
 WASM_API_EXTERN WASM_OWN wasm_tabletype_t *wasm_table_type(const wasm_table_t *);
 
 /* An element; null if it is null, or beyond the end. */
@@ -576,7 +584,7 @@ WASM_API_EXTERN WASM_OWN wasm_ref_t *wasm_table_get(const wasm_table_t *, wasm_t
  * or the reference does not fit. */
 WASM_API_EXTERN bool wasm_table_set(wasm_table_t *, wasm_table_size_t index, wasm_ref_t *);
 
-/* How many elements there are. */
+/* How many elements there are; 0 if this is no table. */
 WASM_API_EXTERN wasm_table_size_t wasm_table_size(const wasm_table_t *);
 
 /* Adds elements, which are all one reference. False if a limit is met, or it does not fit. */
@@ -597,17 +605,17 @@ static const size_t MEMORY_PAGE_SIZE = 0x10000;
 /* A memory of the host, full of zeros. Null if the type is impossible or a limit is met. */
 WASM_API_EXTERN WASM_OWN wasm_memory_t *wasm_memory_new(wasm_store_t *, const wasm_memorytype_t *);
 
-/* The memory's type, with the present size as the minimum. */
+/* The memory's type, with the present size as the minimum. Null if this is no memory. */
 WASM_API_EXTERN WASM_OWN wasm_memorytype_t *wasm_memory_type(const wasm_memory_t *);
 
 /* The first byte. A memory stays where it is as long as its store is neither deleted nor reset,
- * also when it grows. */
+ * also when it grows. Null if this is no memory, or its store cannot be used now. */
 WASM_API_EXTERN byte_t *wasm_memory_data(wasm_memory_t *);
 
-/* How many bytes there are. */
+/* How many bytes there are; 0 if this is no memory. */
 WASM_API_EXTERN size_t wasm_memory_data_size(const wasm_memory_t *);
 
-/* How many pages there are. */
+/* How many pages there are; 0 if this is no memory. */
 WASM_API_EXTERN wasm_memory_pages_t wasm_memory_size(const wasm_memory_t *);
 
 /* Adds pages of zeros. False if a limit is met. */
@@ -620,10 +628,10 @@ WASM_API_EXTERN bool wasm_memory_grow(wasm_memory_t *, wasm_memory_pages_t delta
 WASM_DECLARE_REFERENCE(extern)
 WASM_DECLARE_VECTOR(extern, wasm_extern_t *)
 
-/* Which kind it is of. */
+/* Which kind it is of; WASM_EXTERN_FUNC, which is 0, also on failure. */
 WASM_API_EXTERN wasm_externkind_t wasm_extern_kind(const wasm_extern_t *);
 
-/* Its type. */
+/* Its type. Null on failure. */
 WASM_API_EXTERN WASM_OWN wasm_externtype_t *wasm_extern_type(const wasm_extern_t *);
 
 WASM_DECLARE_KIND(func, extern)
@@ -650,7 +658,7 @@ WASM_API_EXTERN WASM_OWN wasm_instance_t *wasm_instance_new(wasm_store_t *, cons
                                                             const wasm_extern_vec_t *imports,
                                                             WASM_OWN wasm_trap_t **trap);
 
-/* What the instance exports, in the order of wasm_module_exports. */
+/* What the instance exports, in the order of wasm_module_exports. Empty if this is no instance. */
 WASM_API_EXTERN void wasm_instance_exports(const wasm_instance_t *, WASM_OWN wasm_extern_vec_t *out);
 
 /* ------------------------------------------------------------------------------------------- */

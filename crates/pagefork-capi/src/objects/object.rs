@@ -5,9 +5,9 @@ use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagefork::{ExternType, Func, Global, Instance, Memory, Module, Result, Table, Tag};
+use pagefork::{Error, ExternType, Func, Global, Instance, Memory, Module, Result, Table, Tag};
 
-use crate::base::border::{BorderError, given, note_error};
+use crate::base::border::{BorderError, note_error};
 use crate::base::c_box::{CBox, Deletable};
 use crate::base::c_vec::Element;
 use crate::objects::host_info::{HostInfo, InfoPlace};
@@ -159,7 +159,7 @@ impl Deletable for wasm_ref_t {
         // SAFETY: by this function's contract C has given it away.
         let deleted = unsafe { &mut *this.as_ptr() };
         if let Object::Deleted = deleted.object {
-            return note_error(deleted.wrong_kind("object").into());
+            return note_error(deleted.wrong_kind("live object").into());
         }
         if let (Object::Instance(instance), Some(store)) = (&deleted.object, &deleted.store) {
             store.remove_if_unknown(instance);
@@ -232,7 +232,7 @@ impl wasm_ref_t {
     /// If it was deleted, and this is seen.
     pub(crate) fn present(&self) -> Result<&Self> {
         match self.object {
-            Object::Deleted => Err(self.wrong_kind("object").into()),
+            Object::Deleted => Err(self.wrong_kind("live object").into()),
             _ => Ok(self),
         }
     }
@@ -245,10 +245,18 @@ impl wasm_ref_t {
     /// Its store.
     ///
     /// # Errors
-    /// If it was made without one.
+    /// If it was made without one, or deleted.
     #[inline]
     pub(crate) fn store(&self) -> Result<&StoreRef> {
-        given(self.store.as_ref(), "store of the object")
+        self.store.as_ref().ok_or_else(|| self.no_store())
+    }
+
+    #[cold]
+    fn no_store(&self) -> Error {
+        match self.present() {
+            Ok(_) => BorderError::Null("store of the object").into(),
+            Err(error) => error,
+        }
     }
 
     /// The instance, of which more is known from here on.
@@ -338,8 +346,11 @@ impl wasm_ref_t {
     }
 
     /// Whether both are the same thing.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.object == other.object
+    ///
+    /// # Errors
+    /// If one was deleted: what it was is not known any more.
+    pub(crate) fn is_same(&self, other: &Self) -> Result<bool> {
+        Ok(self.present()?.object == other.present()?.object)
     }
 
     /// What C attached to the thing, or null.

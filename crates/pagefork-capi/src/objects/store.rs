@@ -142,7 +142,8 @@ pub(crate) struct StoreCell {
     handle: MaybeUninit<ManuallyDrop<wasm_store_t>>,
     /// What host functions are given as their caller.
     caller: pagefork_caller_t,
-    /// Where C's first few objects lie.
+    /// Where C's objects lie, the first few without memory of their own. What C has deleted is seen there until
+    /// the store goes, or something else is in its place.
     places: Places,
 }
 
@@ -154,13 +155,6 @@ impl Drop for Back<'_> {
     fn drop(&mut self) {
         self.0.caller.replace_env(self.1);
     }
-}
-
-/// A place in a box. It cannot unwind: what will be there need not be freed meanwhile, and so is made where it
-/// stays.
-#[cold]
-extern "C" fn boxed_place<T>() -> NonNull<T> {
-    NonNull::from(Box::leak(Box::<T>::new_uninit())).cast()
 }
 
 /// From this many references on it may pay to look for those that no guest holds.
@@ -325,25 +319,26 @@ impl StoreRef {
         unsafe { CBox::new(handle) }
     }
 
-    /// Puts something for C where it stays: into one of the store's places, if one is free. Always
-    /// inline: the value is made where it stays.
+    /// Puts something for C into one of the store's places, where it stays. Always inline: the value is
+    /// made there.
     #[inline(always)]
     pub(crate) fn place<T>(&self, value: T) -> NonNull<T> {
-        let place = self.places.take().unwrap_or_else(|| boxed_place());
+        let place = self.places.take();
         // SAFETY: nothing else uses it, and it is large enough.
         unsafe { place.write(value) };
         place
     }
 
-    /// Frees a place.
+    /// Gives a place back, or frees the box of what has no store.
     ///
     /// # Safety
     /// It was given by [`StoreRef::place`] of this store, or is from a box if there is none; what was in it
-    /// is gone, and nothing leads to it.
+    /// is gone, but that C may look there at what is left.
     #[inline]
     pub(crate) unsafe fn give_place_back<T>(store: Option<&Self>, place: NonNull<T>) {
-        match store.and_then(|store| Some((store, store.places.position(place)?))) {
-            Some((store, position)) => store.places.give_back(position),
+        match store {
+            // SAFETY: by this function's contract.
+            Some(store) => unsafe { store.places.give_back(place) },
             // SAFETY: by this function's contract it is from a box.
             None => drop(unsafe { Box::from_raw(place.cast::<MaybeUninit<T>>().as_ptr()) }),
         }
@@ -661,6 +656,7 @@ impl StoreCell {
 
     /// Keeps the cell for a store that comes, which finds it as a new one.
     fn keep_spare(mut self: Box<Self>) {
+        self.places.free_further();
         let (shapes, known) = (self.shapes.get_mut(), self.known.get_mut());
         if shapes.capacity() > SPARE_MAX || known.capacity() > SPARE_MAX {
             return;

@@ -252,6 +252,41 @@ fallible! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pagefork_h::errors::tests::{enumerated, plain};
+
+    #[test]
+    fn strategies_have_the_numbers_of_the_header() {
+        assert_eq!(enumerated("pagefork_reset_enum", "PAGEFORK_RESET_"), RESETS.map(plain));
+        let numbered = |growth, bounds, deltas| {
+            let strategies = pagefork_strategies_t {
+                reset: 0,
+                growth,
+                bounds,
+                clear_stack: false,
+                no_copy_on_write: false,
+                accessible: 0,
+                resident_max: 0,
+                stack_kept: 0,
+                deltas,
+                reserved: [0; 3],
+            };
+            strategies.to_config()
+        };
+        for (name, number) in enumerated("pagefork_growth_enum", "PAGEFORK_GROWTH_").iter().zip(0..)
+        {
+            // All of them go with code that compares, but for one.
+            let bounds = if number == 4 { 0 } else { 1 };
+            assert_eq!(plain(numbered(number, bounds, 0).unwrap().growth), *name);
+        }
+        for (name, number) in enumerated("pagefork_bounds_enum", "PAGEFORK_BOUNDS_").iter().zip(0..)
+        {
+            assert_eq!(plain(numbered(0, number, 0).unwrap().code), *name);
+        }
+        for (name, number) in enumerated("pagefork_deltas_enum", "PAGEFORK_DELTAS_").iter().zip(0..)
+        {
+            assert_eq!(plain(numbered(0, 0, number).unwrap().deltas), *name);
+        }
+    }
 
     #[test]
     fn every_setting_of_the_strategies_reaches_the_runtime() {

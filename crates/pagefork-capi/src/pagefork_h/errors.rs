@@ -23,20 +23,29 @@ const VERSION: &CStr = {
     }
 };
 
+/// Kinds of errors, by the numbers of `pagefork_error_kind_enum`.
+const KINDS: [ErrorKind; 9] = [
+    ErrorKind::Compile,
+    ErrorKind::Link,
+    ErrorKind::Trap,
+    ErrorKind::Exception,
+    ErrorKind::Host,
+    ErrorKind::Limit,
+    ErrorKind::System,
+    ErrorKind::Usage,
+    ErrorKind::Snapshot,
+];
+
 /// The kind of an error, as the header numbers them.
 fn kind(trap: &TrapObject) -> u8 {
-    let Some(error) = &trap.error else { return 4 };
-    match error.kind() {
-        _ if error.is::<BorderError>() => 7,
-        ErrorKind::Compile => 0,
-        ErrorKind::Link => 1,
-        ErrorKind::Trap => 2,
-        ErrorKind::Exception => 3,
-        ErrorKind::Limit => 5,
-        ErrorKind::System => 6,
-        ErrorKind::Usage => 7,
-        _ => 4,
-    }
+    let kind = match &trap.error {
+        None => ErrorKind::Host,
+        Some(error) if error.is::<BorderError>() => ErrorKind::Usage,
+        Some(error) => error.kind(),
+    };
+    let number = |kind| KINDS.into_iter().zip(0..).find(|(known, _)| *known == kind);
+    // A kind that is not known here is none of those that the header tells apart.
+    number(kind).or_else(|| number(ErrorKind::Host)).map_or(0, |(_, number)| number)
 }
 
 exported! {
@@ -74,5 +83,52 @@ exported! {
             out.write(*status);
         }
         Ok(exit.is_some())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use pagefork::TrapCode;
+
+    use super::*;
+
+    /// What an enumeration of `pagefork.h` has, in the order of the numbers, which begin with 0.
+    pub(in crate::pagefork_h) fn enumerated(name: &str, prefix: &str) -> Vec<String> {
+        let header = include_str!("../../include/pagefork.h");
+        let (_, body) = header.split_once(&format!("enum {name} {{")).expect("it is declared");
+        let (mut body, _) = body.split_once('}').expect("it ends");
+        let mut names = String::new();
+        while let Some((before, rest)) = body.split_once("/*") {
+            names += before;
+            (_, body) = rest.split_once("*/").expect("comments end");
+        }
+        names += body;
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        // `PAGEFORK_TRAP_OUT_OF_FUEL` is `outoffuel`, as is `OutOfFuel`.
+        names
+            .map(|name| name.strip_prefix(prefix).expect(name).replace('_', "").to_lowercase())
+            .collect()
+    }
+
+    /// The name of a variant in the same way, without what it carries.
+    pub(in crate::pagefork_h) fn plain(variant: impl std::fmt::Debug) -> String {
+        let text = format!("{variant:?}").to_lowercase();
+        text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn kinds_of_errors_have_the_numbers_of_the_header() {
+        let names = enumerated("pagefork_error_kind_enum", "PAGEFORK_ERROR_");
+        assert_eq!(names, KINDS.map(plain));
+    }
+
+    #[test]
+    fn reasons_to_trap_have_the_numbers_of_the_header() {
+        let mut expected = vec!["none".to_owned()];
+        expected.extend(TrapCode::ALL.map(plain));
+        for code in TrapCode::ALL {
+            assert_eq!(expected[usize::from(code as u8)], plain(code));
+        }
+        assert_eq!(enumerated("pagefork_trap_code_enum", "PAGEFORK_TRAP_"), expected);
     }
 }

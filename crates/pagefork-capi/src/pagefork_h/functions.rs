@@ -64,6 +64,7 @@ extern "C" fn pagefork_func_call_raw(
     let store = given(func, FUNCTION).and_then(|func| func.store());
     outcome_in(store, move |store| {
         let func = *given(func, FUNCTION)?.bare_func()?;
+        given((!cells.is_null() || count == 0).then_some(()), "list of cells")?;
         let mut context = store.context()?;
         let cells = std::ptr::slice_from_raw_parts_mut(cells, count);
         // SAFETY: the header says that the cells begin with values of the parameters' types.

@@ -14,11 +14,11 @@ const OBJECT: &str = "object";
 
 /// Whether both are the same thing; two nulls are.
 fn same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> Result<bool> {
-    Ok(match (a, b) {
+    match (a, b) {
         (Some(a), Some(b)) => a.is_same(b),
-        (None, None) => true,
-        _ => false,
-    })
+        (None, None) => Ok(true),
+        _ => Ok(false),
+    }
 }
 
 /// The same thing, as another object.

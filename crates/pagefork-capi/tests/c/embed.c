@@ -125,18 +125,17 @@ static const wasm_valkind_t v128s[] = {PAGEFORK_V128}, i32_i64[] = {WASM_I32, WA
 static pagefork_linker_t *new_linker(wasm_engine_t *engine) {
   pagefork_linker_t *linker;
   OK(pagefork_linker_new(engine, &linker));
-  OK(pagefork_linker_func_wrap(linker, "host", "add", "iI:F",
-                               PAGEFORK_FUNCTION(add, double, int32_t, int64_t), &finalized,
-                               finalize));
-  OK(pagefork_linker_func_wrap(linker, "host", "many", "iIiIifFfFfFfF:I",
-                               PAGEFORK_FUNCTION(many, int64_t, int32_t, int64_t, int32_t, int64_t,
-                                                 int32_t, float, double, float, double, float,
-                                                 double, float, double),
+  OK(pagefork_linker_func_wrap(linker, "host", "add", PAGEFORK_WRAP(add, double, int32_t, int64_t),
+                               &finalized, finalize));
+  OK(pagefork_linker_func_wrap(linker, "host", "many",
+                               PAGEFORK_WRAP(many, int64_t, int32_t, int64_t, int32_t, int64_t,
+                                             int32_t, float, double, float, double, float, double,
+                                             float, double),
                                NULL, NULL));
-  OK(pagefork_linker_func_wrap(linker, "host", "half", "f:f",
-                               PAGEFORK_FUNCTION(half, float, float), NULL, NULL));
-  OK(pagefork_linker_func_wrap(linker, "host", "log", "ii",
-                               PAGEFORK_FUNCTION(log_text, void, int32_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "half", PAGEFORK_WRAP(half, float, float), NULL,
+                               NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "log",
+                               PAGEFORK_WRAP(log_text, void, int32_t, int32_t), NULL, NULL));
   wasm_functype_t *type = type_of(1, v128s, 1, v128s);
   OK(pagefork_linker_func(linker, "host", "vector", type, vector, &finalized, finalize));
   wasm_functype_delete(type);
@@ -255,8 +254,8 @@ static void functions(wasm_store_t *store, wasm_instance_t *instance) {
   CHECK(pagefork_error_kind(error) == PAGEFORK_ERROR_HOST);
   FAILS(error, "");
   wasm_func_delete(func);
-  OK(pagefork_func_wrap(store, "iI:F", PAGEFORK_FUNCTION(add, double, int32_t, int64_t), &finalized,
-                        finalize, &func));
+  OK(pagefork_func_wrap(store, PAGEFORK_WRAP(add, double, int32_t, int64_t), &finalized, finalize,
+                        &func));
   OK(pagefork_func_typed(func, "iI:F", &typed));
   CHECK(ADD(4, 5) == 9);
   CHECK(ADD(-1, 5) == 0);
@@ -714,8 +713,7 @@ static void callers(wasm_engine_t *engine) {
   OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
   wasm_functype_t *type = type_of(1, i32s, 1, i32s);
   OK(pagefork_func_new_raw(store, type, outer, &environments[OUTER], NULL, &direct[OUTER]));
-  OK(pagefork_func_wrap(store, "i:i",
-                        PAGEFORK_FUNCTION(middle, int32_t, int32_t), &environments[MIDDLE], NULL,
+  OK(pagefork_func_wrap(store, PAGEFORK_WRAP(middle, int32_t, int32_t), &environments[MIDDLE], NULL,
                         &direct[MIDDLE]));
   OK(pagefork_func_new(store, type, inner, &environments[INNER], NULL, &direct[INNER]));
   wasm_functype_delete(type);

@@ -350,7 +350,9 @@ static void second_process(wasm_engine_t *engine, pagefork_linker_t *linker,
   /* Suspended guests are taken from who is trusted. */
   pagefork_public_key_t trusted;
   OK(pagefork_image_store_find(images, "running", &image));
-  FAILS(pagefork_snapshot_load(linker, images, &image, NULL, &snapshot), "trust");
+  pagefork_error_t *refused = pagefork_snapshot_load(linker, images, &image, NULL, &snapshot);
+  CHECK(pagefork_error_kind(refused) == PAGEFORK_ERROR_SNAPSHOT);
+  FAILS(refused, "trust");
   CHECK(!snapshot);
   const pagefork_secret_key_t other_key = {{9}};
   OK(pagefork_secret_key_public(&other_key, &trusted));

@@ -1,6 +1,8 @@
 /* An instance a request, which allocates nothing: what C owns lies in its store, as far as there are
  * places. What was deleted is seen until something else takes its place. */
 
+#include <malloc.h>
+
 #include "check.h"
 #include "pagefork.h"
 
@@ -16,6 +18,14 @@ extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
+extern void __libc_free(void *);
+
+/* What is used after it was freed is not what it was. */
+void free(void *memory) {
+  size_t size = memory ? malloc_usable_size(memory) : 0;
+  if (size > 0) memset(memory, 0xdd, size < 4096 ? size : 4096);
+  __libc_free(memory);
+}
 
 void *malloc(size_t size) {
   allocations++;
@@ -108,8 +118,7 @@ static void fresh_function(wasm_engine_t *engine, wasm_module_t *module) {
   pagefork_linker_t *linker;
   pagefork_instance_pre_t *counting;
   OK(pagefork_linker_new(engine, &linker));
-  OK(pagefork_linker_func_wrap(linker, "host", "seven", "i:I",
-                               PAGEFORK_FUNCTION(counts, int64_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "seven", PAGEFORK_WRAP(counts, int64_t, int32_t), NULL, NULL));
   OK(pagefork_linker_instantiate_pre(linker, module, &counting));
   int count = 0;
   pagefork_typed_func_t *func;
@@ -221,6 +230,88 @@ static void deleted(void) {
   wasm_store_delete(store);
 }
 
+/* How many objects of one kind: far more than lie in the store itself. */
+enum { DELETED_COUNT = 20 };
+
+/* The same of far more objects than lie in the store itself. */
+static void many_deleted(void) {
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  OK(pagefork_instance_pre_spawn(pre, NULL, &store, &instance));
+  wasm_instance_t *instances[DELETED_COUNT];
+  wasm_extern_t *funcs[DELETED_COUNT], *memories[DELETED_COUNT];
+  wasm_foreign_t *foreign[DELETED_COUNT];
+  wasm_trap_t *traps[DELETED_COUNT];
+  pagefork_typed_func_t *typed[DELETED_COUNT];
+  wasm_ref_t *refs[5 * DELETED_COUNT];
+  size_t count = 0;
+  for (int i = 0; i < DELETED_COUNT; i++) {
+    instances[i] = wasm_instance_copy(instance);
+    OK(pagefork_instance_export(instance, "run", &funcs[i]));
+    OK(pagefork_instance_export(instance, "memory", &memories[i]));
+    OK(pagefork_instance_typed_export(instance, found, &typed[i]));
+    foreign[i] = wasm_foreign_new(store);
+    traps[i] = wasm_trap_new(store, NULL);
+    refs[count++] = wasm_instance_as_ref(instances[i]);
+    refs[count++] = wasm_extern_as_ref(funcs[i]);
+    refs[count++] = wasm_extern_as_ref(memories[i]);
+    refs[count++] = wasm_foreign_as_ref(foreign[i]);
+    refs[count++] = wasm_trap_as_ref(traps[i]);
+  }
+  CHECK(!last_error_says(""));
+  for (size_t i = 0; i < count; i++) {
+    wasm_ref_delete(refs[(i * 7) % count]);
+    if (i < DELETED_COUNT) pagefork_typed_func_delete(typed[i]);
+  }
+  CHECK(!last_error_says(""));
+
+  wasm_val_vec_t none = WASM_EMPTY_VEC;
+  for (size_t i = 0; i < count; i++) {
+    CHECK(!wasm_ref_copy(refs[i]) && last_error_says("deleted"));
+    /* What they were is not known any more. */
+    CHECK(!wasm_ref_same(refs[i], refs[0]) && last_error_says("deleted"));
+    CHECK(!wasm_ref_same(refs[i], wasm_instance_as_ref(instance)) && last_error_says("deleted"));
+    CHECK(!wasm_ref_as_func(refs[i]) && !wasm_ref_as_instance(refs[i]) && !wasm_ref_as_trap(refs[i]));
+    CHECK(!wasm_ref_get_host_info(refs[i]) && last_error_says("deleted"));
+    wasm_ref_set_host_info(refs[i], &none);
+    CHECK(last_error_says("deleted"));
+    wasm_ref_delete(refs[i]);
+    CHECK(last_error_says("deleted"));
+  }
+  for (int i = 0; i < DELETED_COUNT; i++) {
+    CHECK(wasm_extern_kind(funcs[i]) == 0 && last_error_says("deleted"));
+    CHECK(!wasm_extern_type(memories[i]) && last_error_says("deleted"));
+    /* By the name of its kind, as C would have kept it. */
+    TRAPS(wasm_func_call((wasm_func_t *)funcs[i], &none, &none), "deleted");
+    FAILS(pagefork_func_call((wasm_func_t *)funcs[i], NULL, 0, NULL, 0), "deleted");
+    CHECK(!wasm_memory_data((wasm_memory_t *)memories[i]) && last_error_says("deleted"));
+    CHECK(wasm_memory_size((wasm_memory_t *)memories[i]) == 0 && last_error_says("deleted"));
+    pagefork_typed_func_t *again;
+    FAILS(pagefork_instance_typed_export(instances[i], found, &again), "deleted");
+    wasm_extern_t *external;
+    FAILS(pagefork_instance_export(instances[i], "run", &external), "deleted");
+    wasm_message_t message;
+    wasm_trap_message(traps[i], &message);
+    CHECK(message.size == 0 && last_error_says("deleted"));
+    CHECK(!wasm_trap_origin(traps[i]) && last_error_says("deleted"));
+    CHECK(PAGEFORK_CALL(typed[i], int64_t, (pagefork_typed_func_t *, int32_t), typed[i], 1) == 0);
+    CHECK(last_error_says("deleted"));
+    pagefork_typed_func_delete(typed[i]);
+    CHECK(last_error_says("deleted"));
+  }
+
+  /* Their places are taken again, each once, and those that lie there are as good as any. */
+  for (size_t i = 0; i < count; i++) refs[i] = wasm_ref_copy(wasm_instance_as_ref(instance));
+  for (size_t i = 0; i < count; i++) {
+    for (size_t j = 0; j < i; j++) CHECK(refs[i] != refs[j]);
+    CHECK(wasm_ref_same(refs[i], wasm_instance_as_ref(instance)));
+  }
+  CHECK(!last_error_says(""));
+  for (size_t i = 0; i < count; i++) wasm_ref_delete(refs[i]);
+  wasm_instance_delete(instance);
+  wasm_store_delete(store);
+}
+
 static wasm_extern_t *kept_memory;
 
 /* Called by a start function, when C has no store yet: it keeps an object, and fails if it is asked to. */
@@ -245,8 +336,7 @@ static void failed_start(wasm_engine_t *engine) {
     wasm_instance_t *instance;
     OK(pagefork_module_new(engine, module_text, (size_t)length, &module));
     OK(pagefork_linker_new(engine, &linker));
-    OK(pagefork_linker_func_wrap(linker, "host", "started", "i",
-                                 PAGEFORK_FUNCTION(started, void, int32_t), NULL, NULL));
+    OK(pagefork_linker_func_wrap(linker, "host", "started", PAGEFORK_WRAP(started, void, int32_t), NULL, NULL));
     OK(pagefork_linker_instantiate_pre(linker, module, &starting));
     pagefork_error_t *error = pagefork_instance_pre_spawn(starting, NULL, &store, &instance);
     CHECK(!error == !fails);
@@ -280,8 +370,7 @@ int main(void) {
   OK(pagefork_engine_new(NULL, &engine));
   OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
   OK(pagefork_linker_new(engine, &linker));
-  OK(pagefork_linker_func_wrap(linker, "host", "seven", "i:I",
-                               PAGEFORK_FUNCTION(seven, int64_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "seven", PAGEFORK_WRAP(seven, int64_t, int32_t), NULL, NULL));
   OK(pagefork_linker_instantiate_pre(linker, module, &pre));
   OK(pagefork_module_export(module, "run", "i:I", &found));
   OK(pagefork_module_export(module, "memory", NULL, &memory_found));
@@ -295,6 +384,7 @@ int main(void) {
   fresh_function(engine, module);
   many();
   deleted();
+  many_deleted();
   failed_start(engine);
 
   pagefork_export_delete(found);

@@ -191,8 +191,8 @@ static void suspension(wasm_store_t *store, wasm_instance_t *instance) {
 static void wrapped(wasm_engine_t *engine, wasm_module_t *module) {
   pagefork_linker_t *linker;
   OK(pagefork_linker_new(engine, &linker));
-  OK(pagefork_linker_func_wrap(linker, "host", "ask", "i:i",
-                               PAGEFORK_FUNCTION(ask_wrapped, int32_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_func_wrap(linker, "host", "ask", PAGEFORK_WRAP(ask_wrapped, int32_t, int32_t),
+                               NULL, NULL));
   wasm_store_t *store = wasm_store_new(engine);
   wasm_instance_t *instance;
   OK(pagefork_linker_instantiate(linker, store, module, &instance));
@@ -220,8 +220,8 @@ static void wrapped(wasm_engine_t *engine, wasm_module_t *module) {
   wasm_instance_delete(instance);
 
   /* Arguments are kept as they were. */
-  OK(pagefork_linker_func_wrap(linker, "host", "mix", "ifIF:F",
-                               PAGEFORK_FUNCTION(mix, double, int32_t, float, int64_t, double), NULL,
+  OK(pagefork_linker_func_wrap(linker, "host", "mix",
+                               PAGEFORK_WRAP(mix, double, int32_t, float, int64_t, double), NULL,
                                NULL));
   static const char text[] =
       "(module (import \"host\" \"mix\" (func $mix (param i32 f32 i64 f64) (result f64)))"

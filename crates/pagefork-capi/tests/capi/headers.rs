@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::common::{compiler, crate_root, folder, run, static_library, write_guests};
 
 /// The headers in C.
-const HEADERS: &[&str] = &["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_wasi.h"];
+pub(crate) const HEADERS: &[&str] =
+    &["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_waiting.h", "pagefork_wasi.h"];
 
 /// Names of the functions that C text declares or calls.
 fn functions(text: &str) -> BTreeSet<String> {
@@ -27,7 +28,10 @@ fn functions(text: &str) -> BTreeSet<String> {
 }
 
 /// The preprocessed text of a C file, by the file that each line is of.
-fn preprocessed(source: &std::path::Path, folder: &std::path::Path) -> Vec<(String, String)> {
+pub(crate) fn preprocessed(
+    source: &std::path::Path,
+    folder: &std::path::Path,
+) -> Vec<(String, String)> {
     let text = run(compiler("cc", folder).args(["-std=c11", "-E"]).arg(source));
     let (mut lines, mut file) = (Vec::new(), String::new());
     for line in text.lines() {
@@ -40,7 +44,7 @@ fn preprocessed(source: &std::path::Path, folder: &std::path::Path) -> Vec<(Stri
 }
 
 /// The text of the lines that are of files with such a path.
-fn text_of(lines: &[(String, String)], is_wanted: impl Fn(&str) -> bool) -> String {
+pub(crate) fn text_of(lines: &[(String, String)], is_wanted: impl Fn(&str) -> bool) -> String {
     let lines = lines.iter().filter(|(file, _)| is_wanted(file));
     lines.map(|(_, line)| format!("{line}\n")).collect()
 }
@@ -93,6 +97,61 @@ fn every_language_takes_the_headers_without_a_warning() {
     }
 }
 
+/// What comes before a function is wrapped, and says how that fails in C++ and in C.
+const WRAPPED: &str = "#include \"pagefork.h\"
+static double add(const pagefork_caller_t *caller, int32_t a, int64_t b) {
+  (void)caller;
+  return (double)(a + b);
+}
+static int16_t narrow(const pagefork_caller_t *caller, int32_t a) {
+  (void)caller;
+  return (int16_t)a;
+}
+pagefork_error_t *wrap(wasm_store_t *store, wasm_func_t **out);
+pagefork_error_t *wrap(wasm_store_t *store, wasm_func_t **out) {
+  (void)add, (void)narrow;
+";
+
+#[test]
+fn a_function_of_another_prototype_is_refused_when_it_is_wrapped() {
+    let folder = folder("wrapped");
+    for (name, standard) in [
+        ("cc", "-std=c11"),
+        ("cc", "-std=c17"),
+        ("cc", "-std=c2x"),
+        ("c++", "-std=c++11"),
+        ("c++", "-std=c++17"),
+        ("c++", "-std=c++20"),
+    ] {
+        let source = folder.join(if name == "cc" { "wrapped.c" } else { "wrapped.cc" });
+        let is_taken = |wrapped: &str| {
+            let text = format!(
+                "{WRAPPED}  return pagefork_func_wrap(store, {wrapped}, NULL, NULL, out);\n}}\n"
+            );
+            fs::write(&source, text).expect("the folder can be written");
+            let mut compiler = compiler(name, &folder);
+            compiler.args([standard, "-pedantic", "-fsyntax-only"]).arg(&source);
+            compiler.output().expect("the compiler runs").status.success()
+        };
+        assert!(is_taken("PAGEFORK_WRAP(add, double, int32_t, int64_t)"), "{standard}");
+        for wrapped in [
+            "PAGEFORK_WRAP(add, double, int32_t, int32_t)",
+            "PAGEFORK_WRAP(add, double, int64_t, int32_t)",
+            "PAGEFORK_WRAP(add, double, uint32_t, int64_t)",
+            "PAGEFORK_WRAP(add, double, int32_t)",
+            "PAGEFORK_WRAP(add, double, int32_t, int64_t, int32_t)",
+            "PAGEFORK_WRAP(add, int64_t, int32_t, int64_t)",
+            "PAGEFORK_WRAP(add, float, int32_t, int64_t)",
+            "PAGEFORK_WRAP(add, void, int32_t, int64_t)",
+            "PAGEFORK_WRAP(add, void)",
+            // Of its prototype, but of no type that guests have.
+            "PAGEFORK_WRAP(narrow, int16_t, int32_t)",
+        ] {
+            assert!(!is_taken(wrapped), "{standard} takes {wrapped}");
+        }
+    }
+}
+
 #[test]
 fn wasm_h_declares_what_the_standard_does() {
     let (all, inline) = declared("wasm.h");
@@ -103,6 +162,65 @@ fn wasm_h_declares_what_the_standard_does() {
             let name = format!("wasm_{family}_vec_{function}");
             assert!(all.contains(&name), "{name}");
         }
+    }
+}
+
+/// The functions of a header that no comment is about. A comment stands right before a function, or before
+/// the first of several without an empty line in between; that of a macro names each function.
+fn uncommented(header: &str) -> Vec<String> {
+    let (mut found, mut comment, mut is_said) = (Vec::new(), String::new(), false);
+    let mut lines = header.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("/*") {
+            comment = line.to_owned();
+            while !comment.ends_with("*/") {
+                comment += lines.next().expect("comments end");
+            }
+            is_said = !comment.contains("-----");
+        } else if line.starts_with("#define WASM_DECLARE_") {
+            let mut body = line.to_owned();
+            while body.ends_with('\\') {
+                body += lines.next().expect("macros end");
+            }
+            // `wasm_##X##_as_##GENERAL` is `wasm_X_as_GENERAL` in the comment.
+            for function in functions(&body.replace("##", "")) {
+                let part = function.strip_prefix("wasm_X").unwrap_or(&function).to_owned();
+                if !is_said
+                    || !comment.contains(&function) && !comment.contains(&format!("`{part}`"))
+                {
+                    found.push(function);
+                }
+            }
+        } else if line.starts_with("WASM_API_EXTERN") || line.starts_with("static inline") {
+            let is_inline = line.starts_with("static inline");
+            let mut declared = line.to_owned();
+            while !declared.ends_with([';', '{', '}']) {
+                declared += lines.next().expect("declarations end");
+            }
+            let end = declared.find('{').unwrap_or(declared.len());
+            if !is_said {
+                found.extend(functions(&declared[..end]));
+            }
+            while is_inline && !declared.ends_with('}') {
+                declared = lines.next().expect("bodies end").to_owned();
+            }
+        } else if line.trim().is_empty() {
+            is_said = false;
+        }
+    }
+    found
+}
+
+#[test]
+fn every_function_has_a_comment() {
+    for header in HEADERS {
+        let text = fs::read_to_string(crate_root().join("include").join(header));
+        let text = text.expect("the header is there");
+        let found = uncommented(&text);
+        assert!(found.is_empty(), "nothing is said of these in {header}: {found:?}");
+        // Of some it would be seen.
+        let marked = text.replace("WASM_API_EXTERN", "\nWASM_API_EXTERN");
+        assert!(uncommented(&marked).len() > 5, "{header}");
     }
 }
 

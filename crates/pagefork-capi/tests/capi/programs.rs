@@ -12,6 +12,7 @@ const PROGRAMS: &[&str] = &[
     "hostile.c",
     "embed.c",
     "requests.c",
+    "wrapping.c",
     "waiting.c",
     "snapshots.c",
     "images.c",
