@@ -531,8 +531,9 @@ static void strategies(void) {
 }
 
 /* Successive snapshots of a store that runs on, by each way of finding what was written: what is
- * spawned from each has what was there then. */
-static void deltas(void) {
+ * spawned from each has what was there then. The host writes by a pointer that it has kept, or by one that
+ * it has just asked for. */
+static void deltas(bool is_kept) {
   static const char text[] =
       "(module (memory (export \"memory\") 32)"
       " (func (export \"count\") (result i32)"
@@ -549,14 +550,15 @@ static void deltas(void) {
     wasm_store_t *store = wasm_store_new(engine), *spawned;
     wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL), *other;
     wasm_memory_t *memory = wasm_extern_as_memory(export_of(instance, "memory"));
+    char *bytes = is_kept ? wasm_memory_data(memory) : NULL;
     pagefork_val_t result;
     pagefork_snapshot_t *taken[5];
     for (int32_t i = 0; i < 5; i++) {
       OK(pagefork_func_call(export_func(instance, "count"), NULL, 0, &result, 1));
       CHECK(result.of.i32 == i + 1);
       /* The host writes, too: a page that was not written before, and one that was. */
-      memset(wasm_memory_data(memory) + (400 + i) * 4096, i + 1, 4096);
-      wasm_memory_data(memory)[7] = (char)i;
+      memset((is_kept ? bytes : wasm_memory_data(memory)) + (400 + i) * 4096, i + 1, 4096);
+      (is_kept ? bytes : wasm_memory_data(memory))[7] = (char)i;
       OK(pagefork_store_snapshot(store, &taken[i]));
     }
     for (int32_t i = 4; i >= 0; i--) {
@@ -602,7 +604,8 @@ int main(void) {
   snapshots(engine, linker, module);
   programs(engine);
   strategies();
-  deltas();
+  deltas(false);
+  deltas(true);
   wasm_instance_delete(instance);
   wasm_store_delete(store);
   wasm_module_delete(module);
