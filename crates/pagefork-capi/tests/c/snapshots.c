@@ -462,6 +462,12 @@ static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
   CHECK(!why.size);
 }
 
+/* Another thread's write: its page faults are not those of the thread that uses the store. */
+static void *write_two(void *place) {
+  *(char *)place = 2;
+  return NULL;
+}
+
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
   for (uint8_t reset = 0; reset <= PAGEFORK_RESET_FAULT; reset++) {
@@ -501,7 +507,9 @@ static void strategies(void) {
           OK(pagefork_func_call(export_func(instance, "grow"), NULL, 0, &result, 1));
           CHECK(result.of.i32 == 2);
           CHECK(data == wasm_memory_data(memory) && data[70000] == 1);
-          data[40000] = 2;
+          pthread_t writer;
+          CHECK(pthread_create(&writer, NULL, write_two, data + 40000) == 0);
+          CHECK(pthread_join(writer, NULL) == 0);
           OK(pagefork_store_reset(store, NULL));
         }
         choices(instance, reset, growth);

@@ -7,6 +7,8 @@ fn run(program: &str, name: &str, options: &[&str]) {
     let folder = folder(name);
     write_guests(&folder);
     run_program(program, options, &folder);
+    // Each has all of the library in it.
+    std::fs::remove_dir_all(folder).expect("the folder is the test's own");
 }
 
 macro_rules! programs {
