@@ -136,7 +136,8 @@ fn attached() -> *mut c_void {
 
 /// What there is, and what is still to be done.
 struct State {
-    engine: Object,
+    /// Objects of one are refused by the other.
+    engines: [Object; 2],
     stores: Vec<Object>,
     objects: Vec<Object>,
     guests: Vec<Vec<u8>>,
@@ -156,6 +157,12 @@ fn with<R>(function: impl FnOnce(&mut State) -> R) -> R {
 
 fn step() -> usize {
     with(|state| state.steps.pop().map_or(0, usize::from))
+}
+
+/// An engine; mostly the first.
+fn engine() -> Object {
+    let which = step();
+    with(|state| state.engines[usize::from(which % 4 == 3)])
 }
 
 /// A store, or null.
@@ -253,9 +260,9 @@ fn act_in_standard() {
     let limits = || Limits { min: step() as u32 % 4, max: [3, 8, u32::MAX][step() % 3] };
     // SAFETY: each pointer is null or leads to a live object, of whichever kind.
     unsafe {
-        match step() % 26 {
+        match step() % 27 {
             0 => {
-                let new = wasm_store_new(with(|state| state.engine));
+                let new = wasm_store_new(engine());
                 with(|state| state.stores.push(new));
             }
             1 => {
@@ -371,10 +378,38 @@ fn act_in_standard() {
                 assert!(copy.is_null() || wasm_ref_same(copy, copy));
                 keep(copy);
             }
+            25 => use_deleted(),
             _ => {
                 pagefork_store_collect(store());
                 pagefork_h::told(pagefork_store_reset(store(), ptr::null_mut()));
             }
+        }
+    }
+}
+
+/// Uses objects that were deleted, of a store that lives: each use is an error.
+fn use_deleted() {
+    let (store, count) = (store(), step() % 24 + 1);
+    if store.is_null() {
+        return;
+    }
+    // SAFETY: the store is live, and stays so: what was deleted of it may be used until others take its
+    // places, and nothing here makes any.
+    unsafe {
+        let deleted: Vec<Object> = (0..count).map(|_| wasm_foreign_new(store)).collect();
+        deleted.iter().for_each(|object| wasm_ref_delete(*object));
+        for object in deleted.iter().copied().filter(|object| !object.is_null()) {
+            assert!(wasm_ref_copy(object).is_null());
+            assert!(!wasm_ref_same(object, object) && !wasm_ref_same(object, deleted[0]));
+            wasm_ref_set_host_info_with_finalizer(object, attached(), finalize);
+            assert!(wasm_ref_get_host_info(object).is_null());
+            assert_eq!(wasm_func_param_arity(object) + wasm_func_result_arity(object), 0);
+            assert!(wasm_table_get(object, 0).is_null() && !wasm_table_set(object, 0, object));
+            assert!(wasm_memory_data(object).is_null() && !wasm_memory_grow(object, 1));
+            let mut exports = Vector { size: 1, data: ptr::null_mut() };
+            wasm_instance_exports(object, &mut exports);
+            assert_eq!(exports.size, 0);
+            wasm_ref_delete(object);
         }
     }
 }
@@ -388,11 +423,11 @@ pub fn c_library(data: &[u8]) {
         .chain(pagefork_h::GUESTS)
         .map(|text| wat::parse_str(text).expect("the text is right"));
     // SAFETY: it takes nothing.
-    let engine = unsafe { wasm_engine_new() };
+    let engines = unsafe { [wasm_engine_new(), wasm_engine_new()] };
     let (attached, finalized) =
         (ATTACHED.load(Ordering::Relaxed), FINALIZED.load(Ordering::Relaxed));
     let state = State {
-        engine,
+        engines,
         stores: Vec::new(),
         objects: Vec::new(),
         guests: guests.collect(),
@@ -402,7 +437,7 @@ pub fn c_library(data: &[u8]) {
     };
     STATE.set(Some(state));
     // SAFETY: the engine is live.
-    let first = unsafe { wasm_store_new(engine) };
+    let first = unsafe { wasm_store_new(engines[0]) };
     with(|state| state.stores.push(first));
     while with(|state| !state.steps.is_empty()) {
         act();
@@ -419,7 +454,7 @@ pub fn c_library(data: &[u8]) {
         state.stores.into_iter().for_each(|store| wasm_store_delete(store));
         state.objects.into_iter().for_each(|object| wasm_ref_delete(object));
         handles.into_iter().for_each(|handles| handles.delete(first));
-        wasm_engine_delete(engine);
+        engines.into_iter().for_each(|engine| wasm_engine_delete(engine));
     }
     let attached = ATTACHED.load(Ordering::Relaxed) - attached;
     let finalized = FINALIZED.load(Ordering::Relaxed) - finalized;

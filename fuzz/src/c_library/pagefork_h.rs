@@ -140,7 +140,7 @@ pub(super) fn told(error: Error) {
         };
         let shown = String::from_utf8_lossy(bytes);
         assert!(!shown.starts_with("internal error"), "{shown}");
-        assert!(pagefork_error_kind(error) <= 7);
+        assert!(pagefork_error_kind(error) <= 8);
         pagefork_error_trap_code(error);
         pagefork_error_exit_status(error, ptr::null_mut());
         drop(shown);
@@ -682,7 +682,7 @@ fn linking() {
     unsafe {
         match step() % 16 {
             0 => {
-                let engine = with(|state| state.engine);
+                let engine = super::engine();
                 Kind::Linker.make(|out| pagefork_linker_new(engine, out));
             }
             1 => told(pagefork_linker_define(linker, empty, name(), object())),
@@ -737,7 +737,7 @@ fn linking() {
             }
             _ => {
                 let which = step() % GUESTS.len();
-                let engine = with(|state| state.engine);
+                let engine = super::engine();
                 let text = GUESTS[which].as_bytes();
                 make(|out| pagefork_module_new(engine, text.as_ptr(), text.len(), out));
             }
@@ -833,7 +833,7 @@ fn settings() {
                 told(pagefork_store_set_limits(store(), limits));
             }
             1 => told(pagefork_store_set_epoch_deadline(store(), step() as u64 % 4)),
-            2 => pagefork_engine_increment_epoch(with(|state| state.engine)),
+            2 => pagefork_engine_increment_epoch(super::engine()),
             3 => {
                 told(pagefork_store_set_fuel(store(), 1000));
                 told(pagefork_store_fuel(store(), &mut 0));

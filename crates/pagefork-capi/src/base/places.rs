@@ -183,9 +183,10 @@ mod tests {
                 assert_eq!(unsafe { place.read() }, [index as u64; 16]);
             }
         }
-        let chunks =
-            || std::iter::successors(places.chunks.get(), |chunk| unsafe { chunk.as_ref() }.before);
-        assert_eq!(chunks().count(), 3, "free places are taken before others are made");
+        // SAFETY: chunks stay as long as the places.
+        let before = |chunk: &NonNull<Chunk>| unsafe { chunk.as_ref() }.before;
+        let chunks = std::iter::successors(places.chunks.get(), before);
+        assert_eq!(chunks.count(), 3, "free places are taken before others are made");
         places.free_further();
         assert!(places.chunks.get().is_none());
         let further = (0..=COUNT).map(|_| places.take::<u8>()).last();

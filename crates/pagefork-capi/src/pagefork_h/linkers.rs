@@ -51,8 +51,9 @@ fallible! {
     ) {
         let external = given(external, "extern")?;
         let context = &external.store()?.context()?;
-        let linker = &mut given(linker, LINKER)?.0;
-        let (module, name) = (text(module, MODULE)?, text(name, NAME)?);
+        let linker = given(linker, LINKER)?;
+        linker.check_engine(context.engine(), "store")?;
+        let (linker, module, name) = (&mut linker.0, text(module, MODULE)?, text(name, NAME)?);
         linker.define(context, module, name, external.external()?).map(|_| ())
     }
 
@@ -125,7 +126,9 @@ fallible! {
     ) {
         let instance = given(instance, "instance")?;
         let context = &mut instance.store()?.context()?;
-        let (linker, module) = (&mut given(linker, LINKER)?.0, text(module, MODULE)?);
+        let linker = given(linker, LINKER)?;
+        linker.check_engine(context.engine(), "store")?;
+        let (linker, module) = (&mut linker.0, text(module, MODULE)?);
         linker.instance(context, module, *instance.instance()?).map(|_| ())
     }
 
@@ -134,7 +137,9 @@ fallible! {
         module: Option<&wasm_ref_t>,
     ) {
         let module = &given(module, "module")?.module()?.module;
-        given(linker, LINKER)?.0.define_unknown_imports_as_traps(module)
+        let linker = given(linker, LINKER)?;
+        linker.check_engine(module.engine(), "module")?;
+        linker.0.define_unknown_imports_as_traps(module)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pagefork::image::{SecretKey, TrustedKeys};
-use pagefork::{Error, LoadOptions, Result, SaveOptions, Snapshot};
+use pagefork::{Engine, Error, LoadOptions, Result, SaveOptions, Snapshot, UsageError};
 use pagefork_wasi::{ProgramState, ProgramStateError, WasiState};
 
 use crate::base::border::{BorderError, given};
@@ -218,7 +218,11 @@ fn load_snapshot(
     let trusted = elements(how.trusted, how.trusted_count)?;
     options = options.trust(trusted.iter().map(|key| key.key()).collect::<TrustedKeys>());
     if let Some(store) = how.continues {
-        options = store.0.with_store(|store| Ok(options.continues(store)))?;
+        options =
+            store.0.with_store(|store| match Engine::same(store.engine(), linker.engine()) {
+                true => Ok(options.continues(store)),
+                false => Err(UsageError::WrongEngine { what: "store" }.into()),
+            })?;
     }
     let Some(hook) = how.load_reference else {
         return Snapshot::load(&linker, &images.0, image.hash(), options);

@@ -249,7 +249,7 @@ int main(void) {
   FAILS(pagefork_linker_instantiate(linker, stranger, module, &none), "engine");
   pagefork_linker_t *other_linker;
   OK(pagefork_linker_new(other, &other_linker));
-  FAILS(pagefork_linker_instantiate(other_linker, store, module, &none), "");
+  FAILS(pagefork_linker_instantiate(other_linker, store, module, &none), "engine");
   FAILS(pagefork_linker_instantiate_pre(other_linker, module, &(pagefork_instance_pre_t *){NULL}),
         "");
   OK(pagefork_linker_unknown_imports_as_traps(linker, module));

@@ -462,6 +462,12 @@ static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
   CHECK(!why.size);
 }
 
+/* Another thread's write: its page faults are not those of the thread that uses the store. */
+static void *write_two(void *place) {
+  *(char *)place = 2;
+  return NULL;
+}
+
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
   for (uint8_t reset = 0; reset <= PAGEFORK_RESET_FAULT; reset++) {
@@ -501,7 +507,9 @@ static void strategies(void) {
           OK(pagefork_func_call(export_func(instance, "grow"), NULL, 0, &result, 1));
           CHECK(result.of.i32 == 2);
           CHECK(data == wasm_memory_data(memory) && data[70000] == 1);
-          data[40000] = 2;
+          pthread_t writer;
+          CHECK(pthread_create(&writer, NULL, write_two, data + 40000) == 0);
+          CHECK(pthread_join(writer, NULL) == 0);
           OK(pagefork_store_reset(store, NULL));
         }
         choices(instance, reset, growth);
@@ -531,8 +539,9 @@ static void strategies(void) {
 }
 
 /* Successive snapshots of a store that runs on, by each way of finding what was written: what is
- * spawned from each has what was there then. */
-static void deltas(void) {
+ * spawned from each has what was there then. The host writes by a pointer that it has kept, or by one that
+ * it has just asked for. */
+static void deltas(bool is_kept) {
   static const char text[] =
       "(module (memory (export \"memory\") 32)"
       " (func (export \"count\") (result i32)"
@@ -549,14 +558,15 @@ static void deltas(void) {
     wasm_store_t *store = wasm_store_new(engine), *spawned;
     wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL), *other;
     wasm_memory_t *memory = wasm_extern_as_memory(export_of(instance, "memory"));
+    char *bytes = is_kept ? wasm_memory_data(memory) : NULL;
     pagefork_val_t result;
     pagefork_snapshot_t *taken[5];
     for (int32_t i = 0; i < 5; i++) {
       OK(pagefork_func_call(export_func(instance, "count"), NULL, 0, &result, 1));
       CHECK(result.of.i32 == i + 1);
       /* The host writes, too: a page that was not written before, and one that was. */
-      memset(wasm_memory_data(memory) + (400 + i) * 4096, i + 1, 4096);
-      wasm_memory_data(memory)[7] = (char)i;
+      memset((is_kept ? bytes : wasm_memory_data(memory)) + (400 + i) * 4096, i + 1, 4096);
+      (is_kept ? bytes : wasm_memory_data(memory))[7] = (char)i;
       OK(pagefork_store_snapshot(store, &taken[i]));
     }
     for (int32_t i = 4; i >= 0; i--) {
@@ -602,7 +612,8 @@ int main(void) {
   snapshots(engine, linker, module);
   programs(engine);
   strategies();
-  deltas();
+  deltas(false);
+  deltas(true);
   wasm_instance_delete(instance);
   wasm_store_delete(store);
   wasm_module_delete(module);

@@ -97,6 +97,23 @@ fn every_language_takes_the_headers_without_a_warning() {
     }
 }
 
+#[test]
+fn the_wrapper_is_taken_from_cpp17_on_without_a_warning() {
+    let folder = folder("wrapper");
+    write_guests(&folder);
+    let program = crate_root().join("tests/c/wrapper.cc");
+    for standard in ["-std=c++17", "-std=c++20", "-std=c++23"] {
+        // Alone, and with all of it used.
+        let alone = folder.join("alone.cc");
+        fs::write(&alone, "#include \"pagefork.hh\"\nint main() {}\n").expect("it is written");
+        for source in [&alone, &program] {
+            let mut compiler = compiler("c++", &folder);
+            compiler.args([standard, "-pedantic", "-fsyntax-only"]).arg(source);
+            run(&mut compiler);
+        }
+    }
+}
+
 /// What comes before a function is wrapped, and says how that fails in C++ and in C.
 const WRAPPED: &str = "#include \"pagefork.h\"
 static double add(const pagefork_caller_t *caller, int32_t a, int64_t b) {

@@ -2,38 +2,48 @@
 
 use crate::common::{folder, run_program, write_guests};
 
-/// The programs.
-const PROGRAMS: &[&str] = &[
-    "types.c",
-    "calls.c",
-    "objects.c",
-    "modules.c",
-    "errors.c",
-    "hostile.c",
-    "embed.c",
-    "requests.c",
-    "wrapping.c",
-    "waiting.c",
-    "snapshots.c",
-    "images.c",
-    "wasi.c",
-    "wrapper.cc",
-];
-
-#[test]
-fn programs_run() {
-    let folder = folder("c_programs");
+/// Builds and runs a program of `tests/c`, in a folder of its own.
+fn run(program: &str, name: &str, options: &[&str]) {
+    let folder = folder(name);
     write_guests(&folder);
-    for program in PROGRAMS {
-        run_program(program, &[], &folder);
-    }
+    run_program(program, options, &folder);
+    // Each has all of the library in it.
+    std::fs::remove_dir_all(folder).expect("the folder is the test's own");
 }
 
-#[test]
-fn programs_run_with_sanitizers() {
-    let folder = folder("c_programs_sanitized");
-    write_guests(&folder);
-    for program in PROGRAMS {
-        run_program(program, &["-fsanitize=address,undefined", "-fno-sanitize-recover"], &folder);
-    }
+macro_rules! programs {
+    ($($name:ident $program:literal;)*) => {$(
+        mod $name {
+            #[test]
+            fn runs() {
+                super::run($program, concat!("c_", stringify!($name)), &[]);
+            }
+
+            #[test]
+            fn runs_with_sanitizers() {
+                let options = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+                super::run($program, concat!("c_", stringify!($name), "_sanitized"), &options);
+            }
+        }
+    )*};
+}
+
+programs! {
+    types "types.c";
+    calls "calls.c";
+    objects "objects.c";
+    modules "modules.c";
+    errors "errors.c";
+    hostile "hostile.c";
+    embed "embed.c";
+    requests "requests.c";
+    wrapping "wrapping.c";
+    things "things.c";
+    engines "engines.c";
+    settings "settings.c";
+    waiting "waiting.c";
+    snapshots "snapshots.c";
+    images "images.c";
+    wasi "wasi.c";
+    wrapper "wrapper.cc";
 }

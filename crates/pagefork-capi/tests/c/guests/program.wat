@@ -1,4 +1,4 @@
-;; A WASI program that writes its first argument, and ends itself with status 3.
+;; A WASI program that writes what it reads, and ends itself with status 3.
 (module
   (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
   (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
