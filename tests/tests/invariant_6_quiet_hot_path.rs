@@ -11,11 +11,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::in_own_process;
 use pagefork::{
-    CallProgress, Caller, CodeBounds, Config, Engine, GrowthKind, InstancePre, Linker, Module,
-    PoolConfig, ResetKind, StoreLimits, StrategyConfig,
+    AsContextMut, CallProgress, Caller, CodeBounds, Config, Engine, Extern, Func, FuncType,
+    GrowthKind, Instance, InstancePre, Linker, Module, PoolConfig, ResetKind, Store, StoreLimits,
+    StrategyConfig, Val, ValRaw, ValType,
 };
 
 /// Counts what the current thread allocates.
@@ -290,6 +292,120 @@ fn a_warm_spawn_call_and_reset_allocate_nothing() {
             assert_eq!(ALLOCATIONS.get() - before, 0, "{reset}, {growth:?}");
         }
     }
+}
+
+/// A function with arguments, and places for its results.
+#[derive(Clone)]
+struct Call {
+    function: Func,
+    params: Vec<Val>,
+    results: Vec<Val>,
+    raw: Vec<ValRaw>,
+}
+
+impl Call {
+    /// A call of a function that returns its first arguments.
+    fn new(store: &mut Store<()>, function: Func) -> Self {
+        let ty = function.ty(&*store);
+        let value = |(i, ty): (usize, &ValType)| match ty {
+            ValType::I32 => Val::I32(i as i32),
+            ValType::I64 => Val::I64(i as i64),
+            ValType::F32 => Val::from(i as f32),
+            ValType::F64 => Val::from(i as f64),
+            _ => Val::V128(i as u128),
+        };
+        let params: Vec<Val> = ty.params.iter().enumerate().map(value).collect();
+        let results = vec![Val::I32(0); ty.results.len()];
+        let raw = params.iter().map(|value| value.to_raw(&*store).unwrap()).collect();
+        Self { function, params, results, raw }
+    }
+
+    fn run(&mut self, mut store: impl AsContextMut) {
+        self.function.call(&mut store, &self.params, &mut self.results).unwrap();
+        let same = |(result, param): (&Val, &Val)| match (result, param) {
+            (Val::I32(a), Val::I32(b)) => a == b,
+            (Val::I64(a), Val::I64(b)) => a == b,
+            (Val::F32(a), Val::F32(b)) => a == b,
+            (Val::F64(a), Val::F64(b)) => a == b,
+            (Val::V128(a), Val::V128(b)) => a == b,
+            _ => false,
+        };
+        assert!(self.results.iter().zip(&self.params).all(same));
+        // SAFETY: the values are of the function's type, and are the same after the call.
+        unsafe { self.function.call_unchecked(&mut store, &raw mut self.raw[..]).unwrap() };
+    }
+}
+
+/// Calls without types of eight functions of each kind in turn, guests' and the host's, from outside
+/// and from within host functions.
+#[test]
+fn untyped_calls_allocate_nothing() {
+    use ValType::{F32, F64, I32, I64, V128};
+    let twenty = [I64, F32, V128, I32, F64].repeat(4);
+    let kinds: [(&str, &[ValType], &[ValType]); 4] = [
+        ("int", &[I32, I64, I32], &[I32]),
+        ("float", &[F64, I32, F32], &[F64]),
+        ("vector", &[V128, I32], &[V128]),
+        ("twenty", &twenty, &twenty),
+    ];
+    let list = |types: &[ValType]| types.iter().map(|ty| format!(" {ty}")).collect::<String>();
+    let gets = |count: usize| (0..count).map(|i| format!(" local.get {i}")).collect::<String>();
+    let (mut imports, mut functions) = (String::new(), String::new());
+    for (kind, params, results) in kinds {
+        let ty = format!("(param{}) (result{})", list(params), list(results));
+        imports += &format!("(import \"\" \"{kind}\" (func ${kind} {ty}))");
+        let args = gets(params.len());
+        functions += &format!("(func (export \"{kind}_out\") {ty} {args} call ${kind})");
+        for i in 0..8 {
+            // In between are functions that are not called: all eight have the same index modulo 8.
+            let values = gets(results.len());
+            functions += &format!("(func (export \"{kind}{i}\") {ty} {values})");
+            functions += &"(func)".repeat(7);
+        }
+    }
+    let engine = Engine::default();
+    let module = Module::new(&engine, format!("(module {imports} {functions})")).unwrap();
+    let mut store = Store::new(&engine, ());
+    // What the host functions call.
+    let inner = Arc::new(Mutex::new(Vec::<Call>::new()));
+    let (mut hosts, mut raw_hosts) = (Vec::new(), Vec::new());
+    for (_, params, results) in kinds {
+        let (ty, inner) = (FuncType::new(params.to_vec(), results.to_vec()), Arc::clone(&inner));
+        let nests = move |mut caller: Caller<'_, ()>, params: &[Val], results: &mut [Val]| {
+            // A host function that is called meanwhile calls nothing.
+            if let Ok(mut calls) = inner.try_lock() {
+                calls.iter_mut().for_each(|call| call.run(&mut caller));
+            }
+            results.copy_from_slice(&params[..results.len()]);
+            Ok(())
+        };
+        hosts.push(Func::new(&mut store, ty.clone(), nests));
+        // SAFETY: its first arguments are its results.
+        let same = unsafe { Func::new_unchecked(&mut store, ty, |_, _| Ok(())) };
+        raw_hosts.push(same);
+    }
+    let imports: Vec<Extern> = hosts.iter().map(|function| (*function).into()).collect();
+    let instance = Instance::new(&mut store, &module, &imports).unwrap();
+    let mut calls = Vec::new();
+    for (kind, ..) in kinds {
+        for i in 0..8 {
+            let function = instance.get_func(&mut store, &format!("{kind}{i}")).unwrap();
+            calls.push(Call::new(&mut store, function));
+        }
+    }
+    for function in hosts.into_iter().chain(raw_hosts) {
+        calls.push(Call::new(&mut store, function));
+    }
+    *inner.lock().unwrap() = calls.clone();
+    for (kind, ..) in kinds {
+        let function = instance.get_func(&mut store, &format!("{kind}_out")).unwrap();
+        calls.push(Call::new(&mut store, function));
+    }
+    let mut round = || calls.iter_mut().for_each(|call| call.run(&mut store));
+    (0..3).for_each(|_| round());
+    let before = ALLOCATIONS.get();
+    (0..50).for_each(|_| round());
+    assert_eq!(ALLOCATIONS.get() - before, 0);
 }
 
 /// What spawns stores with a guest that waits in the middle of its work: for the host to say

@@ -1,5 +1,7 @@
 //! Clocks and random numbers of the embedder's own are all that a guest sees of either.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -180,4 +182,67 @@ fn arguments_and_variables_of_any_kind_of_list_arrive() {
     let mut ctx = WasiCtx::builder().inherit_args().build().unwrap();
     let args = strings(&mut ctx, WasiCtx::args_sizes_get, WasiCtx::args_get);
     assert_eq!(args, std::env::args().collect::<Vec<_>>());
+}
+
+/// Says to this test that it runs in the process whose streams and variables are inherited.
+const CHILD: &str = "PAGEFORK_TEST_INHERITS";
+
+/// Writes bytes to a descriptor, as a guest does.
+fn write(ctx: &mut WasiCtx, fd: u32, bytes: &[u8]) -> u32 {
+    let mut places = [0; 64];
+    let mut memory = GuestMemory::new(&mut places[..]);
+    memory.write_u32(0, 32).unwrap();
+    memory.write_u32(4, bytes.len() as u32).unwrap();
+    memory.write_bytes(32, bytes).unwrap();
+    ctx.fd_write(&mut memory, fd, 0, 1, 8).unwrap();
+    u32::from_le_bytes(places[8..12].try_into().unwrap())
+}
+
+/// Reads up to 32 bytes from a descriptor, as a guest does.
+fn read(ctx: &mut WasiCtx, fd: u32) -> Vec<u8> {
+    let mut places = [0; 64];
+    let mut memory = GuestMemory::new(&mut places[..]);
+    memory.write_u32(0, 32).unwrap();
+    memory.write_u32(4, 32).unwrap();
+    ctx.fd_read(&mut memory, fd, 0, 1, 8).unwrap();
+    let size = u32::from_le_bytes(places[8..12].try_into().unwrap());
+    places[32..][..size as usize].to_vec()
+}
+
+#[test]
+fn inherited_streams_and_variables_are_those_of_the_process() {
+    if std::env::var_os(CHILD).is_some() {
+        let mut builder = WasiCtx::builder();
+        let mut ctx = builder.inherit_env().inherit_stdio().build().unwrap();
+        let variables = strings(&mut ctx, WasiCtx::environ_sizes_get, WasiCtx::environ_get);
+        let mut expected: Vec<String> =
+            std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut found = variables.clone();
+        expected.sort();
+        found.sort();
+        assert_eq!(found, expected);
+        assert!(variables.contains(&"PAGEFORK_TEST_EMPTY=".to_owned()));
+        let input = read(&mut ctx, 0);
+        assert_eq!(write(&mut ctx, 1, &[b"out of the guest: ", &input[..]].concat()), 24);
+        assert_eq!(write(&mut ctx, 2, &[b"errs of the guest: ", &input[..]].concat()), 25);
+        assert_eq!(read(&mut ctx, 0), b"", "the end");
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["inherited_streams_and_variables_are_those_of_the_process", "--exact"])
+        .arg("--nocapture")
+        .env(CHILD, "1")
+        .env("PAGEFORK_TEST_EMPTY", "")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"a line").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let texts = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{texts:?}");
+    assert!(texts[0].contains("out of the guest: a line"), "{texts:?}");
+    assert!(texts[1].contains("errs of the guest: a line"), "{texts:?}");
+    assert!(!texts[0].contains("errs of") && !texts[1].contains("out of"), "{texts:?}");
 }

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use pagefork::{
-    Caller, Engine, Func, FuncType, Instance, InterruptHandle, Linker, Module, Result, Store, Trap,
-    TrapCode, TypedFunc, Val, ValType,
+    Caller, Engine, Error, Exception, Func, FuncType, Instance, InterruptHandle, Linker, Module,
+    Result, Store, Tag, Trap, TrapCode, TypedFunc, Val, ValType, WasmTy,
 };
 
 /// A module that imports `host.f` of this type, and exports functions that call it with their own
@@ -372,6 +372,116 @@ fn interrupts_of_a_store_that_is_spawned_again_end_direct_calls() -> Result<()> 
             let trap = error.downcast_ref::<Trap>().map(Trap::code);
             assert_eq!(trap, Some(TrapCode::Interrupt), "{error}");
         }
+    }
+    Ok(())
+}
+
+/// A direct call at a plain call site throws; frames further out catch, with all that they keep in
+/// registers across the calls.
+#[test]
+fn exceptions_of_direct_calls_are_caught_further_out() -> Result<()> {
+    fn check<R: WasmTy + Send + Sync>(value: R) -> Result<()> {
+        let results = match R::TYPE {
+            ValType::I32 => ("i32", "(drop)"),
+            ValType::I64 => ("i64", "(drop)"),
+            ValType::F32 => ("f32", "(drop)"),
+            _ => ("f64", "(drop)"),
+        };
+        let throws = move |mut caller: Caller<'_, Option<Tag>>, throws: i32, _: f64, n: i64| {
+            let tag = caller.data_mut().expect("it is set");
+            match throws {
+                0 => Ok(value),
+                _ => Err(Error::from(Exception::new(&caller, &tag, &[Val::I64(n)])?)),
+            }
+        };
+        check_thrown(results, |store| Func::wrap(store, throws))
+    }
+    check(7i32)?;
+    check(7i64)?;
+    check(7f32)?;
+    check(7f64)?;
+    let throws = |mut caller: Caller<'_, Option<Tag>>, throws: i32, _: f64, n: i64| {
+        let tag = caller.data_mut().expect("it is set");
+        match throws {
+            0 => Ok(()),
+            _ => Err(Error::from(Exception::new(&caller, &tag, &[Val::I64(n)])?)),
+        }
+    };
+    check_thrown(("", ""), |store| Func::wrap(store, throws))
+}
+
+/// Calls a function that throws if its first argument is not 0 from frames that keep much.
+fn check_thrown(
+    (result, drop): (&str, &str),
+    make: impl FnOnce(&mut Store<Option<Tag>>) -> Func,
+) -> Result<()> {
+    let ty = match result {
+        "" => "(param i32 f64 i64)".to_owned(),
+        result => format!("(param i32 f64 i64) (result {result})"),
+    };
+    let keep = "
+        (local.set $a (i64.mul (local.get 2) (i64.const 3)))
+        (local.set $b (i64.xor (local.get 2) (i64.const 5)))
+        (local.set $c (i64.add (local.get 2) (i64.const 7)))
+        (local.set $d (i64.sub (local.get 2) (i64.const 11)))
+        (local.set $e (i64.mul (local.get 2) (local.get 2)))
+        (local.set $x (f64.mul (local.get 1) (f64.const 2)))";
+    let sum = "(i64.add (i64.add (i64.add (local.get $a) (local.get $b))
+            (i64.add (local.get $c) (local.get $d)))
+        (i64.add (local.get $e) (i64.trunc_f64_s (local.get $x))))";
+    let locals = "(local $a i64) (local $b i64) (local $c i64) (local $d i64) (local $e i64)
+        (local $x f64)";
+    let pass = |callee: &str| {
+        format!(
+            "(call {callee} (local.get 0) (f64.add (local.get 1) (f64.const 1))
+                (i64.add (local.get 2) (i64.const 1)))"
+        )
+    };
+    // A frame between, which keeps other values in the same registers, and does not catch.
+    let between = |name: &str, callee: &str| {
+        format!(
+            "(func {name} (type $t) {locals} {keep} {}
+                (if (i64.eq (i64.const 1) {sum}) (then unreachable)))",
+            pass(callee)
+        )
+    };
+    let text = format!(
+        r#"(module
+            (type $t (func {ty}))
+            (import "" "f" (func $f (type $t)))
+            (import "" "t" (tag $t (param i64)))
+            {} {}
+            (export "middle" (func $middle))
+            (func (export "run") (param i32 f64 i64) (result i64) (local $got i64) {locals} {keep}
+                (block $caught (result i64)
+                    (try_table (catch $t $caught) {} {drop})
+                    (return {sum}))
+                (local.set $got)
+                (i64.add (i64.mul (local.get $got) (i64.const 1000000)) {sum})))"#,
+        between("$inner", "$f"),
+        between("$middle", "$inner"),
+        pass("$middle"),
+    );
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, None);
+    let tag = Tag::new(&mut store, FuncType::new([ValType::I64], []))?;
+    *store.data_mut() = Some(tag);
+    let f = make(&mut store);
+    let instance =
+        Instance::new(&mut store, &Module::new(&engine, text)?, &[f.into(), tag.into()])?;
+    let run = instance.get_typed_func::<(i32, f64, i64), i64>(&mut store, "run")?;
+    let middle = instance.get_func(&mut store, "middle").expect("an export");
+    for n in 1..20 {
+        let x = n as f64 * 0.5;
+        let kept = n * 3 + (n ^ 5) + (n + 7) + (n - 11) + n * n + n;
+        assert_eq!(run.call(&mut store, (0, x, n))?, kept, "{result}");
+        assert_eq!(run.call(&mut store, (1, x, n))?, (n + 3) * 1_000_000 + kept, "{result}");
+        // Nobody catches it.
+        let mut results = vec![Val::I32(0); usize::from(!result.is_empty())];
+        let given = [Val::I32(1), Val::from(x), Val::I64(n)];
+        let error = middle.call(&mut store, &given, &mut results).unwrap_err();
+        let exception = error.downcast_ref::<Exception>().expect("an exception");
+        assert_eq!(exception.payload()[0].i64(), Some(n + 2));
     }
     Ok(())
 }

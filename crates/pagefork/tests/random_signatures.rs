@@ -235,6 +235,27 @@ fn bits_pass_whatever_the_signature() -> Result<()> {
             (a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32, i: f32)
                 -> (f64,);
             (a: i64, b: i64, c: i64, d: i64, e: i64, f: i64) -> (i32,);
+            // Of 4, 7, 10, 11, 14 and 15 parameters: what fits registers, and what does not.
+            (a: i32, b: f64, c: u64, d: f32) -> (i64,);
+            (a: u128, b: u32, c: f64, d: i64) -> (f64, u128);
+            (a: i64, b: f32, c: i32, d: f64, e: u64, f: f32, g: u32) -> (f32,);
+            (a: u32, b: u32, c: i64, d: u64, e: i32, f: i64, g: u32) -> (f64,);
+            (a: f64, b: i32, c: f32, d: i64, e: f64, f: u32, g: f32, h: u64, i: f64,
+                j: i32) -> (i32,);
+            (a: f64, b: i32, c: u128, d: i64, e: f64, f: u32, g: f32, h: u64, i: f64,
+                j: i32) -> (u128, i32, f32);
+            (a: f32, b: i64, c: f64, d: u32, e: f32, f: i32, g: f64, h: u64, i: f32,
+                j: i32, k: f64) -> (u64,);
+            (a: i64, b: i64, c: i64, d: u32, e: i32, f: i32, g: u64, h: u64, i: i32,
+                j: i32, k: f64) -> (f32,);
+            (a: f32, b: f64, c: f32, d: f64, e: f32, f: f64, g: f32, h: f64, i: i64,
+                j: u32, k: i32, l: u64, m: i64, n: u32) -> (i64,);
+            (a: f32, b: u128, c: f32, d: f64, e: f32, f: f64, g: f32, h: f64, i: i64,
+                j: u32, k: i32, l: u64, m: i64, n: f64) -> (f64, i64);
+            (a: i32, b: i64, c: f32, d: f64, e: u128, f: u32, g: u64, h: i32, i: i64,
+                j: f32, k: f64, l: u128, m: u32, n: u64, o: f32) -> (u128,);
+            (a: f64, b: f64, c: f64, d: f64, e: f64, f: f64, g: f64, h: f64, i: f64,
+                j: f64, k: f64, l: f64, m: f64, n: f64, o: f64) -> (f64,);
         }
     }
     assert!(*store.data() > 0);

@@ -28,6 +28,9 @@ pub trait Guest: Sync {
     /// Calls the guest, up to a point, see [`suspend::call`].
     fn call(&self, store: &mut Store<Self::Data>, stop_at: Option<u64>) -> Result<CallProgress>;
 
+    /// Is told of a run that this thread has made, that it is suspended.
+    fn note_suspension(&self, _store: &Store<Self::Data>) {}
+
     /// What a run that ended did to the world outside.
     fn seen(&self, store: &Store<Self::Data>) -> String;
 }
@@ -53,6 +56,7 @@ pub fn check<G: Guest>(name: &str, guest: &G, undisturbed: &Run<G::Data>, plan: 
     let mut count = 0;
     while let Step::Suspended(stale) = step {
         count += 1;
+        guest.note_suspension(&pair.stores[0]);
         if plan.moved_every > 0 && count % plan.moved_every == 0 {
             pair.shift(&stale);
         }
@@ -97,6 +101,8 @@ pub enum Target {
     Code,
     /// The store's activation.
     Activation,
+    /// The list of where the store's instances are.
+    Bases,
     /// The records of an instance's imported functions.
     FunctionImports,
     /// The instructions between host and guest, which both runs share.
@@ -254,6 +260,12 @@ fn regions<T: 'static>(store: &Store<T>) -> Vec<(Target, Range<u64>)> {
         add(Target::Slot, slot.start as u64, slot.layout.size);
         add(Target::Code, slot.code as u64, module.text().len() as u64);
         add(Target::Activation, word(link::ACTIVATION), u64::from(link::activation::SIZE));
+        // SAFETY: the activation of a store that is there, which nothing writes meanwhile.
+        let bases = unsafe {
+            let activation = word(link::ACTIVATION) as usize + link::activation::BASES as usize;
+            std::ptr::with_exposed_provenance::<u64>(activation).read()
+        };
+        add(Target::Bases, bases, 8 * u64::from(suspend::instance_count(store) + 1));
         let imports = module.compiled().info.imported_functions;
         let size = imports * link::function_import::SIZE;
         add(Target::FunctionImports, word(link::FUNCTION_IMPORTS), size.into());

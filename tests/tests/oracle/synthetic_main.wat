@@ -7,6 +7,17 @@
   (import "host" "i64" (func $i64 (param i64 i64 i64 i64 i64) (result i64)))
   (import "host" "f32" (func $f32 (param f32 f32) (result f32)))
   (import "host" "f64" (func $f64 (param f64 i32) (result f64)))
+  ;; The same, called by their stubs: from a frame that catches, and by tail calls.
+  (import "host" "nothing_caught" (func $nothing_caught (param i32)))
+  (import "host" "i32_caught" (func $i32_caught (param i32 i64 f32 f64) (result i32)))
+  (import "host" "i64_caught" (func $i64_caught (param i64 i64 i64 i64 i64) (result i64)))
+  (import "host" "f32_caught" (func $f32_caught (param f32 f32) (result f32)))
+  (import "host" "f64_caught" (func $f64_caught (param f64 i32) (result f64)))
+  (import "host" "nothing_tail" (func $nothing_tail (param i32)))
+  (import "host" "i32_tail" (func $i32_tail (param i32 i64 f32 f64) (result i32)))
+  (import "host" "i64_tail" (func $i64_tail (param i64 i64 i64 i64 i64) (result i64)))
+  (import "host" "f32_tail" (func $f32_tail (param f32 f32) (result f32)))
+  (import "host" "f64_tail" (func $f64_tail (param f64 i32) (result f64)))
   (import "library" "spread" (func $spread (param i32)
     (result i32 i64 i32 i64 i32 i64 i32 i64 i32 i64 f64 v128 f64 f32 f64 f32 f64 v128 f64 f32)))
   (import "library" "table" (table $shared 4 funcref))
@@ -15,6 +26,7 @@
   (type $unary (func (param i32) (result i32)))
   (table $own 3 40 funcref)
   (table $held 1 20 externref)
+  (tag $unused)
   (global $depth (mut i32) (i32.const 0))
   (elem (table $own) (i32.const 0) func $collatz $descend)
   (elem (table $shared) (i32.const 2) func $collatz)
@@ -30,6 +42,34 @@
           (else (i32.shr_u (local.get 0) (i32.const 1)))))
       (br $again))
     (unreachable))
+
+  ;; What it calls is called from a frame that catches; all that it has is live across.
+  (func $catches (param i32 i64 f32 f64) (result f64) (local $v v128)
+    (local.set $v (f64x2.splat (local.get 3)))
+    (block $caught
+      (try_table (catch $unused $caught)
+        (call $nothing_caught (local.get 0))
+        (local.set 0
+          (call $i32_caught (local.get 0) (local.get 1) (local.get 2) (local.get 3)))
+        (local.set 1 (call $i64_caught (local.get 1) (i64.const 1) (i64.const 2) (i64.const 3)
+          (i64.extend_i32_u (local.get 0))))
+        (local.set 2 (call $f32_caught (local.get 2) (f32.const 0.5)))
+        (local.set 3 (call $f64_caught (local.get 3) (local.get 0))))
+      (return (f64.add (f64x2.extract_lane 1 (local.get $v))
+        (f64.add (local.get 3) (f64.add (f64.promote_f32 (local.get 2))
+          (f64.convert_i64_s (i64.add (local.get 1) (i64.extend_i32_s (local.get 0)))))))))
+    (unreachable))
+
+  (func $last_nothing (param i32)
+    (return_call $nothing_tail (local.get 0)))
+  (func $last_i32 (param i32 i64 f32 f64) (result i32)
+    (return_call $i32_tail (local.get 0) (local.get 1) (local.get 2) (local.get 3)))
+  (func $last_i64 (param i64 i64 i64 i64 i64) (result i64)
+    (return_call $i64_tail (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4)))
+  (func $last_f32 (param f32 f32) (result f32)
+    (return_call $f32_tail (local.get 0) (local.get 1)))
+  (func $last_f64 (param f64 i32) (result f64)
+    (return_call $f64_tail (local.get 0) (local.get 1)))
 
   ;; Calls itself through the table; in each frame live across all calls: two
   ;; vectors, floats of both sizes, integers, and a reference.
@@ -50,6 +90,15 @@
       (i64.extend_i32_u (local.get $sum))))
     (local.set $s (call $f32 (local.get $s) (f32.const 0.5)))
     (local.set $f (call $f64 (local.get $f) (local.get $sum)))
+    (local.set $f
+      (call $catches (local.get $sum) (local.get $n) (local.get $s) (local.get $f)))
+    (call $last_nothing (local.get 0))
+    (local.set $sum
+      (call $last_i32 (local.get $sum) (local.get $n) (local.get $s) (local.get $f)))
+    (local.set $n (call $last_i64 (local.get $n) (i64.const 1) (i64.const 2) (i64.const 3)
+      (i64.extend_i32_u (local.get $sum))))
+    (local.set $s (call $last_f32 (local.get $s) (f32.const 0.5)))
+    (local.set $f (call $last_f64 (local.get $f) (local.get $sum)))
     (if (i32.eqz (i32.rem_u (local.get 0) (i32.const 5)))
       (then
         (drop (memory.grow (i32.const 1)))

@@ -271,8 +271,8 @@ mod tests {
     use super::*;
     use cranelift_codegen::cursor::{Cursor, FuncCursor};
     use cranelift_codegen::ir::{
-        AbiParam, BlockArg, BlockCall, ExceptionTableData, ExceptionTableItem, InstBuilder,
-        Signature,
+        AbiParam, AliasRegionData, BlockArg, BlockCall, ExceptionTableData, ExceptionTableItem,
+        InstBuilder, MemFlagsData, Signature,
     };
     use cranelift_codegen::isa::CallConv;
 
@@ -304,6 +304,55 @@ mod tests {
     #[test]
     fn reading_the_base_again_is_accepted() {
         assert_eq!(check(&function(true), 0), Ok(()));
+    }
+
+    /// What is used after a direct call of the host, of what led to it.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Leads {
+        Records,
+        Record,
+        Thunk,
+        Result,
+    }
+
+    /// A function that calls the host as imports are called directly: by the thunk in a record,
+    /// whose address is an argument.
+    fn function_that_calls_directly(used: Leads) -> Function {
+        let mut func = Function::new();
+        let block = func.dfg.make_block();
+        let mut callee = Signature::new(CallConv::SystemV);
+        callee.params.push(AbiParam::new(types::I64));
+        callee.returns.extend([AbiParam::new(types::I64); 2]);
+        let callee = func.import_signature(callee);
+        func.signature.returns.push(AbiParam::new(types::I64));
+        let description = "the link zone".into();
+        let region = AliasRegionData { user_id: AliasClass::Link.id(), description };
+        let region = func.dfg.alias_regions.insert(region);
+        let flags = MemFlagsData::trusted().with_alias_region(Some(region));
+        let mut cursor = FuncCursor::new(&mut func);
+        cursor.insert_block(block);
+        let base = cursor.ins().get_pinned_reg(types::I64);
+        let records = cursor.ins().load(types::I64, flags, base, 16);
+        let thunk = cursor.ins().load(types::I64, flags, records, 80);
+        let record = cursor.ins().iadd(records, records);
+        let call = cursor.ins().call_indirect(callee, thunk, &[record]);
+        let result = cursor.func.dfg.inst_results(call)[1];
+        cursor.ins().return_(&[match used {
+            Leads::Records => records,
+            Leads::Record => record,
+            Leads::Thunk => thunk,
+            Leads::Result => result,
+        }]);
+        func
+    }
+
+    #[test]
+    fn what_leads_to_a_direct_call_is_not_used_after_it() {
+        for used in [Leads::Records, Leads::Record, Leads::Thunk] {
+            let error = check(&function_that_calls_directly(used), 0).unwrap_err();
+            assert!(error.to_string().contains("live across a call"), "{used:?}: {error}");
+        }
+        assert_eq!(check(&function_that_calls_directly(Leads::Result), 0), Ok(()));
     }
 
     /// What a function does with the base that it read before a `try_call`.

@@ -32,7 +32,8 @@ impl Frame {
 
 impl WasmBacktrace {
     /// The frames of the store's guests that wait for host functions now, innermost first: for
-    /// host functions that tell who called them. Empty where no guest is in one.
+    /// host functions that tell who called them. Empty where no guest is in one. In an asynchronous
+    /// function these are the same before it has waited and after, when the guest is suspended.
     ///
     /// # Examples
     ///
@@ -58,14 +59,9 @@ impl WasmBacktrace {
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn capture(store: impl AsContext) -> Self {
-        let store = &store.as_context().0.inner;
-        let activation = &store.activation;
-        if !activation.is_active() {
-            return Self::default();
-        }
         // SAFETY: who has the store while a guest is entered is in a host function that the
-        // guest called, and during a host call `guest_sp` is the frame pointer of the thunk.
-        unsafe { Self::from_frames(store, &[], activation.guest_sp, activation.host_sp) }
+        // guest called.
+        unsafe { Self::of_waiting(&store.as_context().0.inner) }
     }
 
     /// [`WasmBacktrace::capture`]: no configuration switches backtraces off.

@@ -10,14 +10,14 @@ use crate::api::instance::{Extern, Instance};
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::api::typed::{TypedFunc, WasmValues};
 use crate::api::untyped::on_values;
-use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome, Registers};
 use crate::store::activation::Activation;
+use crate::store::called::CalledFunction;
 use crate::store::group::StoreGroup;
-use crate::store::handle::{CalledFunction, Func, cells, read_results, write_values};
+use crate::store::handle::{Func, cells, read_results, write_values};
 pub(crate) use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{InterruptHandle, Interruption};
 use crate::store::value::Val;
@@ -138,7 +138,7 @@ impl Func {
         // SAFETY: the store is borrowed, so that the function is its own if it is known there. Integers are
         // what the type says, and nothing has happened since the guest was found to be outermost.
         unsafe {
-            if let Some(called) = self.known_direct(store)
+            if let Some(called) = self.first_known_direct(store)
                 && let (target, ty) = (called.target, called.ty())
                 && results.len() == ty.results.len()
                 && let Some(ints) = int_values(params, &ty.params)
@@ -197,7 +197,7 @@ impl Func {
             return unsafe { self.call_host(store, params, results) };
         }
         span!(if !inner.activation.is_active(), TRACE, "call");
-        let called = *inner.called(self.definition);
+        let called = inner.called(self.definition);
         let target = &called.target;
         // SAFETY: nothing but guests and host functions come between, and no instance goes as
         // long as they run.
@@ -219,12 +219,29 @@ impl Func {
         Ok(())
     }
 
+    /// As [`Func::known_direct`], of functions that the store has kept first.
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller.
+    #[inline(always)]
+    pub(crate) unsafe fn first_known_direct<'a>(
+        &self,
+        store: *const StoreGroup,
+    ) -> Option<&'a CalledFunction> {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let is_ready = (*store).id == self.store && enter::is_outermost(store);
+            let called = is_ready.then(|| (*store).first_known_call(self.definition)).flatten();
+            called.filter(|called| called.target.direct_entry != 0)
+        }
+    }
+
     /// The function as the store has kept it, if it is a guest's that is entered as the outermost, with
     /// values in registers.
     ///
     /// # Safety
     /// The store is borrowed by the caller.
-    #[inline(always)]
+    #[inline]
     pub(crate) unsafe fn known_direct<'a>(
         &self,
         store: *const StoreGroup,
@@ -273,7 +290,6 @@ impl Func {
         params: &[Val],
         results: &mut [Val],
     ) -> Result<()> {
-        const FEW: usize = 16;
         let index = self.definition.index().expect("a definition is not null");
         // SAFETY: by this function's contract the store is borrowed, and the function, which
         // stays in the store's list, is of it; the buffer has a cell for each value, and once
@@ -281,20 +297,14 @@ impl Func {
         unsafe {
             let function = &*(*store).host_function_ptr(index);
             check_values(&*store, &function.ty, params, results)?;
-            let (mut few, mut many) = ([Cell::default(); FEW], Vec::new());
-            let cells = match params.len().max(results.len()) {
-                ..=FEW => few.as_mut_ptr(),
-                count => {
-                    many.resize(count, Cell::default());
-                    many.as_mut_ptr()
-                }
-            };
-            write_values(&*store, params, cells, 0)?;
-            let _deadline = (*store).begin_host_call()?;
-            (function.call)(store, cells, 0)?;
-            read_results(&*store, &function.ty, results, cells, 0);
+            StoreGroup::with_own_cells(store, params.len().max(results.len()), |cells| {
+                write_values(&*store, params, cells, 0)?;
+                let _deadline = (*store).begin_host_call()?;
+                (function.call)(store, cells, 0)?;
+                read_results(&*store, &function.ty, results, cells, 0);
+                Ok(())
+            })
         }
-        Ok(())
     }
 
     /// The function with its type known to the compiler: calls need no checks of

@@ -362,7 +362,7 @@ impl Func {
                 let function = &*inner.host_function_ptr(index);
                 let count = check_room(&function.ty, params_and_returns)?;
                 let _deadline = inner.begin_host_call()?;
-                with_own_cells(count, |own| {
+                StoreGroup::with_own_cells(store, count, |own| {
                     copy(values, own, &function.ty.params, |word| word);
                     (function.call)(store, own, 0)?;
                     copy(own, values, &function.ty.results, |word| word);
@@ -371,7 +371,7 @@ impl Func {
             };
         }
         span!(if !inner.activation.is_active(), TRACE, "call");
-        let called = *inner.called(self.definition);
+        let called = inner.called(self.definition);
         let target = &called.target;
         // SAFETY: nothing but guests and host functions come between, and no instance goes as
         // long as they run.
@@ -488,19 +488,19 @@ unsafe fn unchecked<T: 'static>(
         Box::new(move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
             let count = types.params.len().max(types.results.len());
             // The guest's own cells are not lent: calls of guests by the closure use them too.
-            with_own_cells(count, |own| {
-                // SAFETY: `HostCall` says that store, cells and base are of one store and function
-                // type; there are as many cells of our own, which are values without types, and by
-                // this function's contract the closure leaves results.
-                unsafe {
+            // SAFETY: `HostCall` says that store, cells and base are of one store and function
+            // type; there are as many cells of our own, which are values without types, and by
+            // this function's contract the closure leaves results.
+            unsafe {
+                StoreGroup::with_own_cells(store, count, |own| {
                     let owner = (*store).ordinal_of(base);
                     copy(cells, own, &types.params, |word| word.absolute(owner));
                     let values = slice::from_raw_parts_mut(own.cast(), count);
                     function(Caller::new(store, base), values)?;
                     copy(own, cells, &types.results, |word| word.relative(owner));
-                }
-                Ok(())
-            })
+                    Ok(())
+                })
+            }
         })
     })
 }
@@ -547,16 +547,6 @@ unsafe fn registers_of(cells: *const Cell, types: &[ValType]) -> Registers {
         }
     }
     registers
-}
-
-/// Lends `count` cells, on the stack if they are few.
-#[inline]
-fn with_own_cells<R>(count: usize, use_cells: impl FnOnce(*mut Cell) -> R) -> R {
-    const FEW: usize = 16;
-    match count {
-        ..=FEW => use_cells([Cell::default(); FEW].as_mut_ptr()),
-        _ => use_cells(vec![Cell::default(); count].as_mut_ptr()),
-    }
 }
 
 /// How many cells a function of this type takes.

@@ -1,7 +1,7 @@
 //! Host functions on slices of values, of types that Rust does not know: called directly where their
 //! values fit registers, else through cells.
 
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::{array, slice};
 
@@ -49,8 +49,7 @@ fn in_cells<T: 'static>(
             unsafe {
                 let owner = (*store).ordinal_of(base);
                 // A function that this one calls takes another buffer.
-                let mut values = mem::take(&mut (*store).values);
-                values.clear();
+                let mut values = (*store).values.take();
                 values.extend(values_of_call(&*store, cells, base, &types));
                 let (params, results) = values.split_at_mut(types.params.len());
                 let result = function(Caller::new(store, base), params, results);
@@ -61,7 +60,7 @@ fn in_cells<T: 'static>(
                     }
                     Ok(())
                 });
-                (*store).values = values;
+                (*store).values.give_back(values);
                 result
             }
         })

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pagefork_layout::code::CodeKind;
+use pagefork_layout::state::save;
 
 use crate::base::frames::{Frame, WasmBacktrace};
-use crate::run::enter;
+use crate::run::{enter, suspend};
 use crate::store::frame::EntryFrame;
 use crate::store::group::StoreGroup;
 
@@ -38,6 +39,37 @@ impl WasmBacktrace {
         for pc in instructions {
             trace.add(store, *pc, 0);
         }
+        // SAFETY: by this function's contract.
+        unsafe { trace.add_frames(store, frame, entry) };
+        trace
+    }
+
+    /// The frames of all guests of the store that wait for host functions: first those that were
+    /// entered, then those of a guest that was suspended by the call of a task.
+    ///
+    /// # Safety
+    /// If a guest of the store is entered, it waits in a host call.
+    pub(crate) unsafe fn of_waiting(store: &StoreGroup) -> Self {
+        let mut trace = Self::default();
+        let activation = &store.activation;
+        if activation.is_active() {
+            // SAFETY: by this function's contract `guest_sp` is the frame pointer of the thunk.
+            unsafe { trace.add_frames(store, activation.guest_sp, activation.host_sp) };
+        }
+        if let Some(suspended) = store.suspended.as_ref().filter(|suspended| suspended.of_task) {
+            let top = suspend::stack_top(store.instance(suspended.stack_owner));
+            let distance = suspend::saved(store.instance(suspended.ordinal), save::FP);
+            // SAFETY: the guest does not run: its frames are on its stack, up to its entry.
+            unsafe { trace.add_frames(store, top - distance as usize, 0) };
+        }
+        trace
+    }
+
+    /// Adds the frames from the frame pointer `frame` up, and on in the entries around this one.
+    ///
+    /// # Safety
+    /// As of [`WasmBacktrace::from_frames`].
+    unsafe fn add_frames(&mut self, store: &StoreGroup, frame: usize, entry: usize) {
         let (mut frame, mut entry) = (frame_pointer(frame), entry);
         loop {
             while frame != 0 {
@@ -46,17 +78,17 @@ impl WasmBacktrace {
                 let (next, return_address) =
                     unsafe { *std::ptr::with_exposed_provenance::<(usize, usize)>(frame) };
                 // A call's instruction ends where its return address begins.
-                trace.add(store, return_address - 1, 1);
+                self.add(store, return_address - 1, 1);
                 frame = next;
             }
             if entry == 0 {
-                return trace;
+                return;
             }
             // SAFETY: entries that have not been left are intact, as the caller
             // promises of the innermost, and each leads to the one around it.
             let around = unsafe { &*std::ptr::with_exposed_provenance::<EntryFrame>(entry) };
             if around.outer_host_sp == 0 {
-                return trace;
+                return;
             }
             frame = frame_pointer(around.outer_guest_sp);
             entry = around.outer_host_sp;

@@ -36,7 +36,9 @@ impl StoreGroup {
         self.set_broken(false);
         self.forget_run();
         self.references.clear();
-        self.values.clear();
+        self.called.trim();
+        self.values.trim();
+        self.cells.trim();
         self.limits = StoreLimits::default();
         self.limiter = None;
         self.usage = match &self.origin {

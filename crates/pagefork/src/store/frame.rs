@@ -105,7 +105,7 @@ impl Thunks {
 }
 
 /// A function to enter: addresses that are valid as long as the store.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) base: usize,
     pub(crate) ordinal: u32,
@@ -118,6 +118,12 @@ pub(crate) struct Target {
     pub(crate) direct_entry: usize,
     /// The function's code.
     pub(crate) code: usize,
+}
+
+impl Target {
+    /// No function.
+    pub(crate) const NONE: Self =
+        Self { base: 0, ordinal: 0, stack_top: 0, cells: 0, entry: 0, direct_entry: 0, code: 0 };
 }
 
 /// Where a guest goes on that catches an exception: what the assembly reads.

@@ -23,6 +23,7 @@ use pagefork_layout::state::save::Suspension;
 use pagefork_layout::trap::TrapCode;
 use pagefork_pages::{ExternalWriter, Owner, Slot, SlotBounds};
 
+use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::base::trap::Trap;
 use crate::code::engine::Engine;
@@ -31,12 +32,13 @@ use crate::code::pool::Home;
 use crate::code::types::TypeId;
 use crate::store::absent::StoreAbsence;
 use crate::store::activation::Activation;
+use crate::store::buffers::Buffers;
 use crate::store::call_hook::HookCallback;
+use crate::store::called::CalledFunctions;
 use crate::store::epoch::{EpochCallback, StoreEpochs};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::frozen::Frozen;
 use crate::store::function_import::FunctionImport;
-use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{AtEnd, Deadline, Due, InterruptHandle, Interrupts};
 use crate::store::limiter::AskLimiter;
@@ -111,8 +113,10 @@ pub(crate) struct StoreGroup {
     /// What its first instances were spawned as, if that is not how their modules start.
     pub(crate) origin: Option<Arc<Frozen>>,
     pub(crate) called: CalledFunctions,
-    /// A buffer for the values of untyped host functions, kept between calls.
-    pub(crate) values: Vec<Val>,
+    /// For the values of untyped host functions.
+    pub(crate) values: Buffers<Val>,
+    /// For values on their way to host functions.
+    pub(crate) cells: Buffers<Cell>,
     /// Where the store is parked when it is dropped.
     pub(crate) home: Option<Arc<Home>>,
     /// Whose bytes may be on the stacks of its slots, if that is not the module's.
@@ -143,7 +147,15 @@ const _: () = {
     sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
     sync::<(StoreEpochs, Option<Box<HookCallback>>, Option<Arc<AskLimiter>>, Turns)>();
-    sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
+    sync::<(
+        Option<Copied>,
+        Buffers<Val>,
+        Buffers<Cell>,
+        Option<Arc<Home>>,
+        Option<Owner>,
+        Option<StoreId>,
+        u64,
+    )>();
     sync::<Option<Arc<Frozen>>>();
 };
 
@@ -245,7 +257,8 @@ impl StoreGroup {
             copied: None,
             origin: None,
             called: CalledFunctions::default(),
-            values: Vec::new(),
+            values: Buffers::default(),
+            cells: Buffers::default(),
             home: None,
             owner: None,
             broken: None,

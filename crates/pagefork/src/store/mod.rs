@@ -10,6 +10,8 @@ pub(crate) mod globals;
 pub(crate) mod exception_zone;
 pub(crate) mod exception;
 pub(crate) mod handle;
+pub(crate) mod called;
+pub(crate) mod buffers;
 pub(crate) mod value;
 pub(crate) mod references;
 pub(crate) mod host_func;
