@@ -49,6 +49,53 @@ fn the_instruction_makes_pages_zero() -> Result<()> {
     Ok(())
 }
 
+/// The instruction is `0xFC 0x12` and the memory's index, as the proposal has it; of several memories it makes pages of
+/// that one zero, and in one of 64 bits it takes addresses of 64 bits.
+#[test]
+fn the_instruction_names_its_memory_and_takes_its_addresses() -> Result<()> {
+    const SEVERAL: &str = r#"(module
+        (memory (export "first") 4)
+        (memory (export "second") 4)
+        (memory (export "wide") i64 4)
+        (func (export "second discard") (param i32 i32)
+            (memory.discard 1 (local.get 0) (local.get 1)))
+        (func (export "wide discard") (param i64 i64)
+            (memory.discard 2 (local.get 0) (local.get 1))))"#;
+    let engine = engine();
+    let bytes = wat::parse_str(SEVERAL).expect("a module");
+    for memory in [1, 2] {
+        assert!(bytes.windows(3).any(|three| three == [0xfc, 0x12, memory]), "memory {memory}");
+    }
+    let module = Module::new(&engine, bytes)?;
+    let mut store = Store::new(&engine, ());
+    let instance = Linker::<()>::new(&engine).instantiate(&mut store, &module)?;
+    let memories = ["first", "second", "wide"]
+        .map(|name| instance.get_memory(&mut store, name).expect("it is exported"));
+    let second = instance.get_typed_func::<(u32, u32), ()>(&mut store, "second discard")?;
+    let wide = instance.get_typed_func::<(u64, u64), ()>(&mut store, "wide discard")?;
+    for memory in memories {
+        memory.data_mut(&mut store).fill(7);
+    }
+    let page = u64::from(PAGE);
+    second.call(&mut store, (PAGE, 2 * PAGE))?;
+    wide.call(&mut store, (3 * page, page))?;
+    let pages = |store: &Store<()>, memory: Memory| -> Vec<u8> {
+        let pages = memory.data(store).chunks_exact(PAGE as usize);
+        pages
+            .map(|page| if page.iter().all(|byte| *byte == page[0]) { page[0] } else { 1 })
+            .collect()
+    };
+    assert_eq!(pages(&store, memories[0]), [7, 7, 7, 7]);
+    assert_eq!(pages(&store, memories[1]), [7, 0, 0, 7]);
+    assert_eq!(pages(&store, memories[2]), [7, 7, 7, 0]);
+    // What is above 32 bits is not cut off.
+    for wrong in [(1 << 32, page), (0, (1 << 32) + page), (u64::MAX - page + 1, 2 * page)] {
+        assert!(wide.call(&mut store, wrong).is_err(), "{wrong:?}");
+    }
+    assert_eq!(pages(&store, memories[2]), [7, 7, 7, 0]);
+    Ok(())
+}
+
 #[test]
 fn without_the_proposal_the_instruction_is_refused() {
     let error = Module::new(&Engine::default(), MODULE).expect_err("it is off");

@@ -278,6 +278,22 @@ static void sizes_can_be_asked_for(void) {
     EXPECT(statistics().mapped_pages * PAGE == preferred);
 }
 
+/* What Linux takes and this does not is refused, as its list of differences says. */
+static void what_there_is_not_is_refused(void) {
+    static const int advice[] = {-1, 5, 7, 9, 10, 11, 12, 13, 18, 19, 22, 23, 24, 25, 26, 100};
+    enum { DO_NOT_UNMAP = 4 };
+    native_reset(PAGES(64 * MIB), PAGES(MIB), PAGE);
+    char *at = pageman_posix_mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(at != MAP_FAILED);
+    memset(at, 0x77, PAGE);
+    for (step = 0; step < sizeof advice / sizeof *advice; step++)
+        EXPECT((errno = 0, pageman_posix_madvise(at, PAGE, advice[step]) == -1 && errno == EINVAL));
+    EXPECT((errno = 0, pageman_posix_mremap(at, PAGE, PAGE, MREMAP_MAYMOVE | DO_NOT_UNMAP) == MAP_FAILED && errno == EINVAL));
+    EXPECT(pageman_posix_madvise(at, PAGE, MADV_FREE) == 0 && all_are(at, PAGE, 0x77));
+    EXPECT(pageman_posix_madvise(at, PAGE, MADV_DONTNEED) == 0 && all_are(at, PAGE, 0));
+    check();
+}
+
 /* ---- JSON ---- */
 
 /* The end of the value that begins here, by the grammar, or null. Strings here have no escapes. */
@@ -349,6 +365,7 @@ int main(void) {
     a_flipped_bit_is_noticed();
     switched_off_calls_are_as_if_there_were_none();
     sizes_can_be_asked_for();
+    what_there_is_not_is_refused();
     json_is_json_and_says_the_numbers();
     return 0;
 }
