@@ -5,7 +5,6 @@ mod executor;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
 
 use pagefork::{
     Caller, Config, Engine, Func, Instance, Linker, Module, ResourceLimiter, Result, Store, Trap,
@@ -307,7 +306,7 @@ fn a_host_function_sees_who_called_it_before_a_wait_and_after() -> Result<()> {
     });
     let mut results = [Val::I32(-1)];
     let mut call = Box::pin(f.call_async(&mut store, &[], &mut results));
-    while let Poll::Pending = poll_once::<Pin<Box<_>>>(&mut call) {}
+    while poll_once::<Pin<Box<_>>>(&mut call).is_pending() {}
     drop(call);
     assert_eq!(results[0].i32(), Some(0));
     Ok(())
