@@ -87,7 +87,8 @@ mod tests {
         };
         let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
         let pages = PageRuns::new(vec![Vec::new()]);
-        let saved = images.save(ImageDraft::new(manifest, &pages).sign_with(&[key.clone()]));
+        let saved =
+            images.save(ImageDraft::new(manifest, &pages).sign_with(std::slice::from_ref(&key)));
         let hash = saved.unwrap().hash();
         let leases = Arc::new(Leases::default());
         let ending = Arc::clone(&leases);
