@@ -17,9 +17,18 @@ static char *try_map(size_t length) {
     return address == MAP_FAILED ? NULL : address;
 }
 
-static char *map(size_t length) {
-    char *address = try_map(length);
-    if (!address) __builtin_trap();
+/* What is done with memory between: bits of `written`. */
+enum { WRITE = 1, WITHOUT_ZEROS = 2 };
+
+/* Where there are other ways than with zeros. */
+#ifndef MAP_UNINITIALIZED
+#define MAP_UNINITIALIZED 0
+#endif
+
+static char *map(size_t length, uint32_t written) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (written & WITHOUT_ZEROS ? MAP_UNINITIALIZED : 0);
+    char *address = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (address == MAP_FAILED) __builtin_trap();
     return address;
 }
 
@@ -32,11 +41,11 @@ static void touch(char *address, size_t length) {
     for (size_t at = 0; at < length; at += 4096) address[at] = 1;
 }
 
-/* Maps so many KiB and unmaps them again, `count` times; with `written`, a byte of each page is written between. */
+/* Maps so many KiB and unmaps them again, `count` times. */
 __attribute__((export_name("map_and_unmap"))) uint32_t map_and_unmap(uint32_t kib, uint32_t count, uint32_t written) {
     for (uint32_t i = 0; i < count; i++) {
-        char *address = map(kib * KIB);
-        if (written) touch(address, kib * KIB);
+        char *address = map(kib * KIB, written);
+        if (written & WRITE) touch(address, kib * KIB);
         unmap(address, kib * KIB);
     }
     return count;
@@ -45,8 +54,8 @@ __attribute__((export_name("map_and_unmap"))) uint32_t map_and_unmap(uint32_t ki
 /* Maps so many KiB `count` times, and keeps them. */
 __attribute__((export_name("map_fresh"))) uint32_t map_fresh(uint32_t kib, uint32_t count, uint32_t written) {
     for (uint32_t i = 0; i < count; i++) {
-        char *address = map(kib * KIB);
-        if (written) touch(address, kib * KIB);
+        char *address = map(kib * KIB, written);
+        if (written & WRITE) touch(address, kib * KIB);
     }
     return count;
 }
@@ -72,5 +81,27 @@ __attribute__((export_name("one_of_many"))) uint32_t one_of_many(uint32_t kib, u
         live[at] = mmap(NULL, live_length, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (live[at] == MAP_FAILED) __builtin_trap();
     }
+    return count;
+}
+
+static uint32_t holes[LIVE_MAX], hole_count;
+
+/* Unmaps `count` of the live maps, here and there, and nothing else. */
+__attribute__((export_name("unmap_some"))) uint32_t unmap_some(uint32_t kib, uint32_t count, uint32_t unused) {
+    (void)kib, (void)unused;
+    static uint32_t at;
+    for (uint32_t i = 0; i < count; i++) {
+        at = (at + 7919) % live_count;
+        unmap(live[at], live_length);
+        holes[hole_count++] = at;
+    }
+    return count;
+}
+
+/* Maps others in their places. */
+__attribute__((export_name("refill"))) uint32_t refill(uint32_t kib, uint32_t unused, uint32_t written) {
+    (void)kib, (void)unused;
+    uint32_t count = hole_count;
+    while (hole_count) touch(live[holes[--hole_count]] = map(live_length, written), live_length);
     return count;
 }
