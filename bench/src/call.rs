@@ -99,7 +99,7 @@ const CALLS: u32 = 100;
 
 /// Times each kind of call.
 pub fn run(size: Size) -> Vec<Row> {
-    signatures::check(if size == Size::Small { 3 } else { 100 });
+    signatures::check(if size == Size::Small { 3 } else { 100 }, 1);
     let text = module_text();
     let mut ours = pagefork_side::Calls::new(&pagefork_side::Compiled::new(&text));
     #[cfg(feature = "peer")]

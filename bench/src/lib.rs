@@ -9,7 +9,7 @@ pub mod grid;
 pub mod report;
 mod crowd;
 mod waiting;
-mod signatures;
+pub mod signatures;
 mod plot;
 mod engines;
 mod shapes;

@@ -6,6 +6,7 @@
 //! samples, or where `--plots` says. `--threads 1,8,64` says how many threads do the same at a time in
 //! benchmarks of threads.
 //!
+//! `--signatures [COUNT [SEED]]` calls functions of random types and compares bits, and measures nothing.
 //! `--spin PAGES BEFORE REQUESTS [cold]` repeats one spawn for a profiler, see
 //! [`pagefork_bench::spawn::spin`]; `--part` is what a benchmark starts by itself.
 
@@ -52,6 +53,13 @@ fn main() -> ExitCode {
                 let requests = number().unwrap_or(2_000_000);
                 let cold = arguments.next().is_some();
                 pagefork_bench::spawn::spin(pages, before, requests, cold);
+                return ExitCode::SUCCESS;
+            }
+            "--signatures" => {
+                let mut number = || arguments.next().and_then(|text| text.parse().ok());
+                let (count, seed) = (number().unwrap_or(1000), number().unwrap_or(1));
+                pagefork_bench::signatures::check(count as usize, seed);
+                println!("{count} signatures of seed {seed} agree");
                 return ExitCode::SUCCESS;
             }
             "--plots" => plots = arguments.next().map(PathBuf::from),

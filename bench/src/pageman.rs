@@ -193,7 +193,8 @@ macro_rules! side {
                 let arguments = (case.kib, case.count, case.written);
                 if case.export == "map_fresh" {
                     return Some(Box::new(move || {
-                        let (mut store, instance) = start(&pre, case).expect("nothing lives beside");
+                        let (mut store, instance) =
+                            start(&pre, case).expect("nothing lives beside");
                         let call = find(&mut store, &instance, case.export);
                         call.call(&mut store, arguments).expect("memory is there").into()
                     }));
