@@ -100,7 +100,8 @@ pub fn reset_store(data: &[u8]) {
     };
     // Every accessible byte is looked at, so they are few.
     let checked = GrowthKind::Checked { accessible: Some(1 << 19) };
-    let (reset, growth) = (choice % 6, choice / 6 % 7);
+    let resets = ResetKind::ALL.len() as u8;
+    let (reset, growth) = (choice % resets, choice / resets % 7);
     let (growth, code) = match growth {
         0 => (GrowthKind::Mprotect, CodeBounds::Guarded),
         1 => (checked, CodeBounds::Checked),

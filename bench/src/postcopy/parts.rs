@@ -329,7 +329,8 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     ready.check(run);
     let waits = report.waits;
     let parts = [waits.network, waits.server, waits.handle, waits.install];
-    let rest = toucher.saturating_sub(own + parts.iter().sum::<Duration>());
+    // Less than nothing where two parts of a wait were the same time.
+    let rest = milliseconds(toucher) - milliseconds(own + parts.iter().sum::<Duration>());
     let [network, server, handle, io] = parts.map(milliseconds);
     [
         milliseconds(first),
@@ -339,7 +340,7 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
         server,
         handle,
         io,
-        milliseconds(rest),
+        rest,
         (residency.waits - before.waits) as f64,
         milliseconds(spent),
         f64::NAN,

@@ -60,6 +60,8 @@ fn random_config(random: &mut Random) -> StrategyConfig {
         ResetKind::Protect,
         ResetKind::Scan,
         ResetKind::Discard,
+        ResetKind::Remap,
+        ResetKind::Copy,
     ]);
     let resident_max = *random.of(&[u64::MAX, u64::MAX, 30 * PAGE, 2 * PAGE]);
     let code = CodeBounds::Checked;

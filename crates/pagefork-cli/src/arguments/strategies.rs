@@ -21,7 +21,7 @@ pub(crate) struct StrategyArguments {
 #[derive(Args)]
 pub(crate) struct ResetArguments {
     /// How an instance's pages become what they were at first: `remap`, `discard`, `scan`,
-    /// `resident`, `protect`, `copy`, or `auto`, which measures; said if this machine cannot do it
+    /// `resident`, `protect`, `copy`, `fault`, or `auto`, which measures; said if this machine cannot do it
     #[arg(long, value_name = "STRATEGY", value_parser = reset)]
     reset: Option<ResetKind>,
 }
