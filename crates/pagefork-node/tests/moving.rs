@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::datagrams::PLACES;
-use common::{ECHO, Node, Numbers, Pipe, Relay, SUMS, attach_among, key, start, sum};
+use common::{
+    ECHO, Node, Numbers, Pipe, Relay, SUMS, attach_among, attach_filled, key, start, sum,
+};
 use pagefork_node::{
     MemoryPeer, MigrateOptions, NodeDirectory, PageTimes, ProgramEnd, ProgramPhase, ProgramSource,
     ProgramStart, SecondPlace,
@@ -494,10 +496,7 @@ fn move_over(
         }
     }
     let id = nodes[0].start(&start("sums", SUMS)).to_string();
-    let (input, all, peer) = (Pipe::default(), peers(nodes), nodes[0].peer.clone());
-    let (reader, program) = (input.clone(), id.clone());
-    let client =
-        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let (input, client) = attach_filled(nodes, &id);
     let options = MigrateOptions { second, ..options(0) };
     nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();
     (id, input, relay, client)
@@ -656,10 +655,7 @@ fn what_was_handed_over_goes_on_at_its_source_by_an_operators_word_and_then_not_
 fn what_has_changed_last_goes_along_with_the_hand_over_and_waits_for_no_store() {
     let nodes = nodes("along");
     let id = nodes[0].start(&start("sums", SUMS)).to_string();
-    let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
-    let (reader, program) = (input.clone(), id.clone());
-    let client =
-        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let (input, client) = attach_filled(&nodes, &id);
     let report = nodes[0].client().migrate(&id, nodes[1].peer.key, options(2)).unwrap();
     // What was filled went ahead, and the program rested for what it has written since: next to nothing.
     assert_eq!(report.rounds, 2, "{report}");
@@ -715,13 +711,7 @@ fn how_long_a_program_rests_when_it_moves() {
     let nodes = [node(1), node(2)];
     know(&nodes);
     let id = nodes[0].start(&start("writes", WRITES)).to_string();
-    let (all, peer, program) = (peers(&nodes), nodes[0].peer.clone(), id.clone());
-    let input = Pipe::default();
-    let reader = input.clone();
-    let client =
-        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
-    // It has filled its memory.
-    thread::sleep(Duration::from_secs(2));
+    let (_input, client) = attach_filled(&nodes, &id);
     for hop in 0..20 {
         let (from, to) = (&nodes[hop % 2], &nodes[(hop + 1) % 2]);
         from.client().migrate(&id, to.peer.key, options(5)).unwrap();

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::datagrams::PLACES;
 use common::{
-    Attached, CLIENT, ECHO, Node, Numbers, Pipe, Relay, SUMS, attach, attach_among, key, start, sum,
+    Attached, CLIENT, ECHO, Node, Numbers, Pipe, Relay, SUMS, attach, attach_among, attach_filled,
+    key, start, sum,
 };
 use pagefork_node::{
     CaptureOptions, CaptureReport, MemoryPeer, MigrateOptions, NodeError, NodeTimes, PageTimes,
@@ -279,7 +280,7 @@ fn partly_resident(nodes: &[Node; 2]) -> (String, Pipe, Relay, thread::JoinHandl
     let relay = Relay::new(&nodes[0].peer.address, || u64::MAX / 2);
     nodes[1].peers.0.lock().unwrap()[0].1.address.clone_from(&relay.address);
     let id = nodes[0].start(&start("sums", SUMS)).to_string();
-    let (input, client) = attached(&[&nodes[0], &nodes[1]], &id);
+    let (input, client) = attach_filled(nodes, &id);
     let options = MigrateOptions { rounds: 0, ..MigrateOptions::default() };
     nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();
     (id, input, relay, client)

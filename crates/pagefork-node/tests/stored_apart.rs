@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Attached, Node, Pipe, Relay, SUMS, attach_among, start, sum};
+use common::{Attached, Node, Pipe, Relay, SUMS, attach_filled, start, sum};
 use pagefork_image::{
     ContentHash, ImageDraft, ImageLimits, ImageReader, ImageRepository, Manifest, PageRuns,
     SavedInstance,
@@ -88,12 +88,7 @@ impl Apart {
         }
         nodes[1].peers.0.lock().unwrap()[0].1.address.clone_from(&relay.address);
         let id = nodes[0].start(&start("sums", SUMS)).to_string();
-        let all: Vec<_> = nodes.iter().map(|node| node.peer.clone()).collect();
-        let (input, peer, program) = (Pipe::default(), nodes[0].peer.clone(), id.clone());
-        let reader = input.clone();
-        let client = thread::spawn(move || {
-            attach_among(&peer, &program, reader, &all, &PageTimes::default())
-        });
+        let (input, client) = attach_filled(&nodes, &id);
         Self { nodes, relay, service, images, said, input, client: Some(client), id }
     }
 

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -223,11 +223,58 @@ pub(crate) fn attach_among(
     nodes: &[MemoryPeer],
     times: &PageTimes,
 ) -> Attached {
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let streams = AttachStreams { input: Box::new(input), outputs: [&mut stdout, &mut stderr] };
-    let places = |key: &PublicKey| nodes.iter().find(|node| node.key == *key).cloned();
-    let end = attach_program(peer, &key(CLIENT), program, streams, &places, times);
+    let mut stdout = Vec::new();
+    let (end, stderr) = attach_to(peer, program, input, nodes, times, &mut stdout);
     Attached { end, stdout, stderr }
+}
+
+fn attach_to(
+    peer: &MemoryPeer,
+    program: &str,
+    input: impl Read + Send + 'static,
+    nodes: &[MemoryPeer],
+    times: &PageTimes,
+    stdout: &mut dyn Write,
+) -> (Result<ProgramEnd, NodeError>, Vec<u8>) {
+    let mut stderr = Vec::new();
+    let streams = AttachStreams { input: Box::new(input), outputs: [stdout, &mut stderr] };
+    let places = |key: &PublicKey| nodes.iter().find(|node| node.key == *key).cloned();
+    (attach_program(peer, &key(CLIENT), program, streams, &places, times), stderr)
+}
+
+/// Attaches to a program of the first node that fills its memory and then prints a byte, and returns when
+/// it has.
+pub(crate) fn attach_filled(nodes: &[Node], program: &str) -> (Pipe, thread::JoinHandle<Attached>) {
+    let all: Vec<_> = nodes.iter().map(|node| node.peer.clone()).collect();
+    let (input, program) = (Pipe::default(), program.to_owned());
+    let (reader, (first, is_filled)) = (input.clone(), mpsc::channel());
+    let client = thread::spawn(move || {
+        let mut printed = Printed { bytes: Vec::new(), first };
+        let times = PageTimes::default();
+        let (end, stderr) = attach_to(&all[0], &program, reader, &all, &times, &mut printed);
+        Attached { end, stdout: printed.bytes, stderr }
+    });
+    is_filled.recv().expect("it fills its memory");
+    (input, client)
+}
+
+/// Tells of each output.
+struct Printed {
+    bytes: Vec<u8>,
+    first: mpsc::Sender<()>,
+}
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend(bytes);
+        // Nobody listens any more after the first one.
+        let _ = self.first.send(());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// An input that another thread writes, and that ends when it is closed.
