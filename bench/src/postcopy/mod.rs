@@ -16,9 +16,9 @@ mod table;
 use std::path::Path;
 use std::time::Duration;
 
+pub use moves::moves;
 pub use processes::part;
 
-use pagefork_node::Transport;
 
 use crate::kernel::userfaults_are_told;
 use crate::measure::Size;
@@ -27,7 +27,6 @@ use crate::report::Report;
 
 use layers::Without;
 use limited::MemoryLimit;
-use moves::Moves;
 use network::{Line, Namespaces, Scratch};
 use pages::Pattern;
 use parts::{COLUMNS, Run, Way};
@@ -114,7 +113,6 @@ const GIGABIT_BYTES: f64 = 125e6;
 struct Tables {
     touches: Table,
     layers: Table,
-    moves: Table,
     firsts: Table,
     forks: Table,
     crowds: Table,
@@ -130,7 +128,6 @@ pub fn run(size: Size) -> Report {
     let mut tables = Tables {
         touches: Table::new("postcopy", &["network", "pages", "order", "way"], &COLUMNS),
         layers: Table::new("postcopy", &["network", "pages", "order", "without"], &COLUMNS),
-        moves: Table::new("postcopy", &["program", "by", "rounds"], &moves::COLUMNS),
         firsts: Table::new("postcopy", &["network", "image", "way"], &first::COLUMNS),
         forks: Table::new("postcopy", &["pages", "way"], &["forks a second", "of a local image"]),
         crowds: Table::new("postcopy", &["pages", "nodes"], &["forks a second a node", "of all"]),
@@ -139,11 +136,9 @@ pub fn run(size: Size) -> Report {
     match (size, userfaults_are_told()) {
         (Size::Large, Ok(())) => {
             large(scratch.path(), &mut tables);
-            moves(scratch.path(), (100 << 20) / pages::PAGE as u32, 10, &mut tables);
         }
         (Size::Small, Ok(())) => {
             small(scratch.path(), &mut tables, &Way::ALL);
-            moves(scratch.path(), 256, 1, &mut tables);
         }
         (_, Err(why)) => {
             tables.note(format!("Skipped: post-copy, as this system tells of no faults: {why}."));
@@ -179,19 +174,6 @@ fn small(directory: &Path, tables: &mut Tables, ways: &[Way]) {
             let keys = [name, "small", way.name()].map(str::to_owned).to_vec();
             let values = first::run(*way, &PAGES.to_string(), served, directory);
             tables.firsts.add(keys, &values);
-        }
-    }
-}
-
-/// How long programs rest that move, over the loopback device, in this process.
-fn moves(directory: &Path, pages: u32, count: usize, tables: &mut Tables) {
-    for transport in [Transport::Tls, Transport::Quic] {
-        for rounds in [5, 0] {
-            let changed = (pages / 10).min(900);
-            let moves = Moves { pages, changed, rounds, transport, count };
-            for values in moves.run(directory) {
-                tables.moves.add(moves.keys(), &values);
-            }
         }
     }
 }
@@ -382,7 +364,7 @@ impl Tables {
         let mut samples = self.touches.raw();
         samples += &self.layers.raw();
         text += &format!("\n{}", self.layers.markdown(&["times as long"], beside_all));
-        for table in [&self.moves, &self.firsts, &self.forks, &self.crowds] {
+        for table in [&self.firsts, &self.forks, &self.crowds] {
             samples += &table.raw();
             text += &format!("\n{}", table.markdown(&[], |_, _| Vec::new()));
         }

@@ -13,11 +13,16 @@ use pagefork_node::{
     ProgramNodeOptions, ProgramPhase, ProgramSource, ProgramStart, ServeOptions, Transport,
 };
 
+use crate::measure::Size;
+use crate::report::Report;
+
+use super::network::Scratch;
 use super::pages::PAGE;
 use super::parts::{key, milliseconds, trusted};
+use super::table::Table;
 
 /// Of a move; times are milliseconds.
-pub(super) const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 8] = [
     "pause",
     "capturing",
     "saving",
@@ -28,33 +33,70 @@ pub(super) const COLUMNS: [&str; 8] = [
     "rounds sent",
 ];
 
+/// How often a program writes the same pages before it goes on to others: longer than it takes to send
+/// what it has written.
+const TURNS: u32 = 60_000;
+
 /// A program, and how it moves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moves {
+struct Moves {
     /// Pages that it has filled.
-    pub(super) pages: u32,
+    pages: u32,
     /// Pages that it writes again and again.
-    pub(super) changed: u32,
-    pub(super) rounds: u8,
-    pub(super) transport: Transport,
-    pub(super) count: usize,
+    changed: u32,
+    /// After so many others it comes back to the same ones.
+    places: u32,
+    rounds: u8,
+    transport: Transport,
+    count: usize,
+}
+
+/// How long programs rest that move, over the loopback device, in this process.
+///
+/// # Panics
+/// If a byte is wrong, or a part fails.
+pub fn moves(size: Size) -> Report {
+    let keys = &["program", "pages written", "by", "rounds"];
+    let mut table = Table::new("moves", keys, &COLUMNS);
+    let (pages, count) = match size {
+        Size::Large => ((100 << 20) / PAGE as u32, 10),
+        Size::Small => (256, 1),
+    };
+    let scratch = Scratch::new();
+    for transport in [Transport::Tls, Transport::Quic] {
+        for (rounds, places) in [(5, 1), (5, 8), (0, 1)] {
+            let changed = (pages / 10).min(900);
+            let moves = Moves { pages, changed, places, rounds, transport, count };
+            for values in moves.run(scratch.path()) {
+                table.add(moves.keys(), &values);
+            }
+        }
+    }
+    let text = table.markdown(&[], |_, _| Vec::new());
+    Report { text, samples: table.raw(), plot: None }
 }
 
 impl Moves {
-    pub(super) fn keys(&self) -> Vec<String> {
+    fn keys(&self) -> Vec<String> {
         let transport = match self.transport {
             Transport::Tls => "TLS",
             Transport::Quic => "QUIC",
         };
         let mib = u64::from(self.pages) * PAGE as u64 >> 20;
-        vec![format!("{mib} MiB"), transport.to_owned(), self.rounds.to_string()]
+        let written = match self.places {
+            1 => "the same ones",
+            _ => "others now and then",
+        };
+        [&format!("{mib} MiB"), written, transport, &self.rounds.to_string()]
+            .map(str::to_owned)
+            .to_vec()
     }
 
     /// Moves it so often.
     ///
     /// # Panics
     /// If it does not move, or has found a wrong byte: it looks all the time.
-    pub(super) fn run(&self, directory: &Path) -> Vec<[f64; COLUMNS.len()]> {
+    fn run(&self, directory: &Path) -> Vec<[f64; COLUMNS.len()]> {
         let nodes = [1, 2].map(|seed| Node::new(directory, seed, self.transport));
         for (node, other) in [(0, 1), (1, 0)] {
             *nodes[node].peers.0.lock().expect("nobody panics") = Some(nodes[other].peer.clone());
@@ -87,29 +129,42 @@ impl Moves {
     }
 
     /// Fills its memory; then it writes a word in each of the changed pages, each time what the word before
-    /// leads to, and looks at one of the other pages. It traps when anything is wrong.
+    /// leads to, and looks at one of the pages that it does not change. It traps when anything is wrong.
     fn program(&self) -> String {
+        // What each place has been written lies in the first page.
         let (size, changed) = (self.pages as usize * PAGE, self.changed as usize * PAGE);
+        let filled = PAGE + self.places as usize * changed;
         format!(
             r#"(module (memory (export "memory") {wasm_pages})
             (func $word (param $at i32) (result i64)
                 (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
-            (func (export "_start") (local $at i32) (local $round i64) (local $page i32)
-                (local.set $at (i32.const {changed}))
+            (func (export "_start") (local $at i32) (local $end i32) (local $round i64) (local $page i32)
+                (local $place i32) (local $turn i32)
+                (local.set $at (i32.const {filled}))
                 (loop $again
                     (i64.store (local.get $at) (call $word (local.get $at)))
                     (local.set $at (i32.add (local.get $at) (i32.const 8)))
                     (br_if $again (i32.lt_u (local.get $at) (i32.const {size}))))
-                (local.set $page (i32.const {changed}))
+                (local.set $page (i32.const {filled}))
                 (loop $rounds
-                    (local.set $at (i32.const 0))
+                    (local.set $at (i32.add (i32.const {PAGE})
+                        (i32.mul (local.get $place) (i32.const {changed}))))
+                    (local.set $end (i32.add (local.get $at) (i32.const {changed})))
+                    (local.set $round (i64.load (i32.shl (local.get $place) (i32.const 3))))
                     (loop $again
                         (if (i64.ne (i64.load (local.get $at)) (local.get $round))
                             (then unreachable))
                         (i64.store (local.get $at) (i64.add (local.get $round) (i64.const 1)))
                         (local.set $at (i32.add (local.get $at) (i32.const {PAGE})))
-                        (br_if $again (i32.lt_u (local.get $at) (i32.const {changed}))))
-                    (local.set $round (i64.add (local.get $round) (i64.const 1)))
+                        (br_if $again (i32.lt_u (local.get $at) (local.get $end))))
+                    (i64.store (i32.shl (local.get $place) (i32.const 3))
+                        (i64.add (local.get $round) (i64.const 1)))
+                    (local.set $turn (i32.add (local.get $turn) (i32.const 1)))
+                    (if (i32.eq (local.get $turn) (i32.const {TURNS}))
+                        (then
+                            (local.set $turn (i32.const 0))
+                            (local.set $place (i32.rem_u
+                                (i32.add (local.get $place) (i32.const 1)) (i32.const {places})))))
                     (local.set $at (local.get $page))
                     (local.set $page (i32.add (local.get $page) (i32.const {PAGE})))
                     (loop $again
@@ -118,9 +173,10 @@ impl Moves {
                         (local.set $at (i32.add (local.get $at) (i32.const 8)))
                         (br_if $again (i32.lt_u (local.get $at) (local.get $page))))
                     (if (i32.ge_u (local.get $page) (i32.const {size}))
-                        (then (local.set $page (i32.const {changed}))))
+                        (then (local.set $page (i32.const {filled}))))
                     (br $rounds))))"#,
             wasm_pages = self.pages.div_ceil(16),
+            places = self.places,
         )
     }
 }

@@ -43,7 +43,7 @@ mod image;
 /// The operating system: every system call.
 mod os;
 
-pub use crate::image::branch::{BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, ImageForm};
+pub use crate::image::branch::{BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, HeldRun, ImageForm};
 pub use crate::image::code::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::image::file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
 pub use crate::image::incomplete::{IncompletePages, PAGE_GROUP, ResidencyCounts};

@@ -19,8 +19,8 @@ use common::*;
 use conformance::*;
 use matrix::*;
 use pagefork_pages::{
-    BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, Image, ImageForm, MemorySize, MemoryZone, PagesError,
-    ResetKind, Slot, SlotConfig, StrategyConfig,
+    BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, HeldRun, Image, ImageForm, MemorySize, MemoryZone,
+    PagesError, ResetKind, Slot, SlotConfig, StrategyConfig,
 };
 
 #[test]
@@ -180,6 +180,42 @@ fn what_differs_too_much_or_is_too_deep_becomes_whole() {
         next.read(runs[0].0, &mut bytes).unwrap();
         assert_eq!(bytes, page);
         image = next;
+    }
+}
+
+/// What was written by who goes on in one slot costs as much as that is, however much: it is copied to no
+/// file, and held where it lies already.
+#[test]
+fn changes_are_a_branch_up_to_half_of_the_root_and_are_held_where_they_lie() {
+    for root in cases().into_iter().filter(|case| case.name == "large") {
+        let half = (root.image.size() / PAGE / 2) as usize;
+        assert!(half > BRANCH_PAGES_MAX, "more than other branches may have");
+        let base = root.memory(0);
+        let extents = vec![root.layout.image_start..base + root.sizes[0].initial];
+        for (count, at, is_branch) in
+            [(half, 16, true), (half, 1, true), (half, 0, true), (half + 1, 0, false)]
+        {
+            // The last one is zero.
+            let length = count * PAGE as usize;
+            let mut bytes = vec![0; at + length];
+            bytes[at..][..length - PAGE as usize]
+                .copy_from_slice(&pattern(9, (length as u64) - PAGE));
+            let bytes = Arc::new(bytes);
+            let middle = at + PAGE as usize..at + length;
+            let runs = [(base, at..middle.start), (base + PAGE, middle)]
+                .map(|(offset, part)| HeldRun { offset, bytes: Arc::clone(&bytes), part });
+            let image = Image::of_shared_changes(&root.image, "n", extents.clone(), &runs).unwrap();
+            drop(runs);
+            assert_eq!(image.parent().is_some(), is_branch, "{count} pages");
+            let is_aligned = bytes[at..].as_ptr().addr().is_multiple_of(8);
+            let held = if is_branch && is_aligned { count - 1 } else { 0 };
+            assert_eq!(Arc::strong_count(&bytes), 1 + held, "{count} pages from {at}");
+            let mut fresh = root.fresh.clone();
+            let place = (base - root.layout.stack.start) as usize;
+            fresh[0][place..place + length].copy_from_slice(&bytes[at..]);
+            drop(bytes);
+            assert_reads(&root, &image, &fresh, root.name);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
@@ -35,6 +36,11 @@ pub trait ReadAt: Send + Sync {
     fn file(&self) -> Option<&File> {
         None
     }
+
+    /// The bytes, if they are in memory and can be held there.
+    fn shared(&self) -> Option<&Arc<Vec<u8>>> {
+        None
+    }
 }
 
 impl ReadAt for Vec<u8> {
@@ -51,7 +57,7 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-impl<R: ReadAt + ?Sized> ReadAt for std::sync::Arc<R> {
+impl ReadAt for Arc<Vec<u8>> {
     fn size(&self) -> io::Result<u64> {
         (**self).size()
     }
@@ -60,8 +66,8 @@ impl<R: ReadAt + ?Sized> ReadAt for std::sync::Arc<R> {
         (**self).read_exact_at(into, offset)
     }
 
-    fn file(&self) -> Option<&File> {
-        (**self).file()
+    fn shared(&self) -> Option<&Arc<Vec<u8>>> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::ops::Range;
+use std::sync::Arc;
 
 use pagefork_layout::page;
 
@@ -256,6 +257,35 @@ impl ImageReader {
     /// Reads bytes of the file, wherever they belong.
     pub(crate) fn read_raw(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
         read_part(&*self.bytes, into, offset, "bytes")
+    }
+
+    /// Where bytes of the data lie, which are believed, if the image is in memory and has them: what holds
+    /// them, and which of it they are.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use pagefork_image::*;
+    ///
+    /// let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    /// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// let pages = PageRuns::new(vec![vec![(0, vec![7; 4096])]]);
+    /// let mut file = std::io::Cursor::new(Vec::new());
+    /// ImageDraft::new(manifest, &pages).write(&mut file)?;
+    /// let file = Arc::new(file.into_inner());
+    /// let image = ImageReader::open(Box::new(Arc::clone(&file)), &ImageLimits::default())?;
+    /// let (bytes, part) = image.shared_data(0, 4096).expect("it is in memory");
+    /// assert_eq!(&bytes[part], [7; 4096]);
+    /// assert!(image.shared_data(1, 4096).is_none());
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn shared_data(&self, offset: u64, size: u64) -> Option<(&Arc<Vec<u8>>, Range<usize>)> {
+        let bytes = self.bytes.shared()?;
+        let start = self.header.data_start().checked_add(offset)?;
+        let part = usize::try_from(start).ok()?..usize::try_from(start.checked_add(size)?).ok()?;
+        (part.end <= bytes.len()).then_some((bytes, part))
     }
 
     /// Reads bytes of the data, which are believed.

@@ -12,9 +12,6 @@ use crate::file::signature::TrustedKeys;
 
 use super::{ImageStore, StoredImage};
 
-/// Bytes for which there is room at once.
-const ROOM: usize = 8 << 20;
-
 impl ImageStore {
     /// Writes a delta of `parent` into memory. Nothing of it is in the store: who wants that
     /// [adopts](ImageStore::adopt) the bytes, which are returned with it.
@@ -50,12 +47,15 @@ impl ImageStore {
         draft: ImageDraft<'_>,
         parent: &StoredImage,
     ) -> Result<(StoredImage, Arc<Vec<u8>>), ImageError> {
-        self.save_beside_in_parts(draft, parent, &mut |_, _| ())
+        self.save_beside_in_parts(draft, parent, Vec::new(), &mut |_, _| ())
     }
 
     /// As [`ImageStore::save_beside`], and shows each part as soon as it is written, so that it can be
     /// on its way while the next ones are hashed: where it lies among the bytes, and itself. What no
     /// part covers is zero. The part at 0 is the last one: who has that has all.
+    ///
+    /// The bytes are written into `room`, whose contents are dropped: memory that was asked for and touched
+    /// before costs no time now.
     ///
     /// # Errors
     /// As [`ImageStore::save_beside`].
@@ -78,7 +78,7 @@ impl ImageStore {
     ///     copy[range].copy_from_slice(part);
     ///     last = Some(place);
     /// };
-    /// let (_, bytes) = store.save_beside_in_parts(draft, &first, &mut show)?;
+    /// let (_, bytes) = store.save_beside_in_parts(draft, &first, Vec::new(), &mut show)?;
     /// assert_eq!((copy, last), (bytes.to_vec(), Some(0)));
     /// # std::fs::remove_dir_all(path).unwrap();
     /// # Ok::<(), ImageError>(())
@@ -87,10 +87,11 @@ impl ImageStore {
         &self,
         draft: ImageDraft<'_>,
         parent: &StoredImage,
+        mut room: Vec<u8>,
         show: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(StoredImage, Arc<Vec<u8>>), ImageError> {
-        // Most are no larger, and room that is never used costs nothing.
-        let mut out = ShownBytes { bytes: Cursor::new(Vec::with_capacity(ROOM)), show };
+        room.clear();
+        let mut out = ShownBytes { bytes: Cursor::new(room), show };
         draft.with_limits(&self.limits).write(&mut out)?;
         let bytes = Arc::new(out.bytes.into_inner());
         let tip = ImageReader::open(Box::new(Arc::clone(&bytes)), &self.limits)?;

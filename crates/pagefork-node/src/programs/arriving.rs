@@ -358,7 +358,7 @@ impl ArrivingProgram {
         let host = node.host();
         let mut load = LoadOptions::new().trust(signers);
         if let Some(warm) = &self.warm {
-            load = load.over(warm);
+            load = load.moved_over(warm);
         }
         let (snapshot, mut pages) = host.load(found, load)?;
         if let Some(needed) = needed {

@@ -54,10 +54,11 @@ pub(super) enum CaptureFailure {
 }
 
 impl ProgramHost {
-    /// Captures a program that rests.
+    /// Captures a program that rests; or one of which a state went ahead, and that is to leave.
     pub(super) fn capture(
         &self,
         ready: &mut ReadyProgram,
+        leaves: bool,
     ) -> Result<CapturedProgram, CaptureFailure> {
         let failed = |error: pagefork::Error| CaptureFailure::Failed(format!("{error:#}"));
         let ctx = &ready.store.data().ctx;
@@ -72,7 +73,11 @@ impl ProgramHost {
             }
             saved => (saved.map_err(open_or_failed)?, None),
         };
-        let snapshot = ready.store.snapshot().map_err(failed)?;
+        let snapshot = match leaves {
+            true => ready.store.snapshot_to_move(),
+            false => ready.store.snapshot(),
+        };
+        let snapshot = snapshot.map_err(failed)?;
         Ok(CapturedProgram { snapshot, wasi, files, pages: ready.pages.clone() })
     }
 
@@ -119,18 +124,19 @@ impl CapturedProgram {
         self.save_by(None, signer, |options| self.snapshot.save(images, options))
     }
 
-    /// Saves what has changed since `parent`, in memory. Returns the bytes of the image, of which each
-    /// part is shown as soon as it is known.
+    /// Saves what has changed since `parent`, in memory: in `room`, as far as that goes. Returns the bytes of
+    /// the image, of which each part is shown as soon as it is known.
     pub(super) fn save_changes(
         &self,
         record: &MovingRecord,
         parent: &Snapshot<NodeGuest>,
         images: &ImageStore,
         signer: &SecretKey,
+        room: Vec<u8>,
         show: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(ContentHash, Arc<Vec<u8>>), String> {
         self.save_by(Some(record), signer, |options| {
-            self.snapshot.save_beside_in_parts(images, options.delta_of(parent), show)
+            self.snapshot.save_beside_in_parts(images, options.delta_of(parent), room, show)
         })
     }
 

@@ -38,6 +38,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Bytes of a state ahead that are few: it is handed over when no more have changed.
 const FEW_BYTES: u64 = 4 << 20;
 
+/// Bytes of room for what comes before the pages of changes, and for a few pages more than the last time.
+const HEAD_ROOM: usize = 256 << 10;
+
 /// How long a target may take to answer a hand-over before what was handed over goes to the disk.
 const EARLY: Duration = Duration::from_millis(200);
 
@@ -258,6 +261,19 @@ pub(super) fn go_on(
     started.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
 }
 
+/// Bytes of what a snapshot was saved as: of pages, and of what lies among them.
+fn saved_size(snapshot: &Snapshot<NodeGuest>) -> u64 {
+    snapshot.stored_image().map_or(0, |stored| stored.chain().tip().manifest().data_size)
+}
+
+/// Room for the changes after a state of so many bytes, whose pages are there: else each of them is
+/// made when it is first written, while the program rests.
+fn touched(size: u64) -> Vec<u8> {
+    let mut room = Vec::with_capacity(size.min(FEW_BYTES) as usize + HEAD_ROOM);
+    room.resize(room.capacity(), 0);
+    room
+}
+
 /// A program that moves, as its thread has it.
 struct MovingProgram {
     node: ProgramNode,
@@ -324,8 +340,9 @@ impl MovingProgram {
             events = self.next_events(self.options.patience)?;
         }
         let parent = self.send_ahead()?;
-        let captured = self.capture()?;
-        self.hand_over(&captured, parent.as_ref())
+        let room = touched(parent.as_ref().map_or(0, saved_size));
+        let captured = self.capture(parent.is_some())?;
+        self.hand_over(&captured, parent.as_ref(), room)
     }
 
     /// Sends states of the program ahead while it runs. Returns the last one.
@@ -351,9 +368,7 @@ impl MovingProgram {
             while !events.contains(&MoveEvent::AheadHere(image)) {
                 events = self.next_events(Duration::MAX)?;
             }
-            let size = snapshot
-                .stored_image()
-                .map_or(0, |stored| stored.chain().tip().manifest().data_size);
+            let size = saved_size(&snapshot);
             self.report.rounds += 1;
             self.report.ahead += size;
             let has_parent = parent.replace(snapshot).is_some();
@@ -364,15 +379,15 @@ impl MovingProgram {
         Ok(parent)
     }
 
-    /// Has the program rest, and captures it.
-    fn capture(&mut self) -> Result<(CapturedProgram, MovingRecord), String> {
+    /// Has the program rest, and captures it; all of it but what has changed `is_ahead`.
+    fn capture(&mut self, is_ahead: bool) -> Result<(CapturedProgram, MovingRecord), String> {
         let until = Instant::now() + self.options.patience;
         loop {
             let (node, program) = (self.node.clone(), Arc::clone(&self.program));
             let (epoch, has_sockets) = (self.source.epoch(), self.has_sockets);
             let job = move |ready: &mut ReadyProgram| {
                 let began = Instant::now();
-                match node.host().capture(ready) {
+                match node.host().capture(ready, is_ahead) {
                     Ok(captured) => {
                         let streams = program.streams.freeze();
                         let (id, name) = (program.id, program.name.clone());
@@ -405,6 +420,7 @@ impl MovingProgram {
         &mut self,
         (captured, record): &(CapturedProgram, MovingRecord),
         parent: Option<&Snapshot<NodeGuest>>,
+        room: Vec<u8>,
     ) -> Result<(), String> {
         let options = self.node.options().clone();
         let (images, signer) = (&options.images, &options.image_key);
@@ -414,7 +430,7 @@ impl MovingProgram {
             Some(parent) => {
                 // They are on their way while the next ones are hashed.
                 let mut show = |place, part: &[u8]| self.send_changes(place, part);
-                let saved = captured.save_changes(record, parent, images, signer, &mut show);
+                let saved = captured.save_changes(record, parent, images, signer, room, &mut show);
                 let (image, bytes) = saved?;
                 self.unsaved = Some(bytes);
                 image
@@ -426,7 +442,6 @@ impl MovingProgram {
         }
         self.report.changes = captured.size();
         self.report.saving = self.rest() - self.report.pause();
-        self.node.grant(self.to, self.program.id, image);
         // A target that is gone by now is no reason to wait for an operator.
         if self.link.is_none() {
             return Err("the connection with the target is lost".to_owned());

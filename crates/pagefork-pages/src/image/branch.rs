@@ -20,8 +20,8 @@ use super::{Image, Span, check_extents, within};
 use crate::image::read::PageReader;
 use crate::os::error::PagesError;
 
-/// A branch differs in at most this many pages from its root. Each slot has a copy of all of
-/// them, so an image with more is cheaper to map as a whole.
+/// A branch differs in at most this many pages from its root, unless it is of [`ImageForm::Changes`]. Each
+/// slot has a copy of all of them, so an image with more is cheaper to map as a whole.
 pub const BRANCH_PAGES_MAX: usize = 1024;
 
 /// A branch has at most this many ancestors. They are held as long as it is, with pages that it
@@ -41,6 +41,22 @@ pub enum ImageForm {
     Branch,
     /// With a file of its own, which all slots map.
     Whole,
+    /// As [`ImageForm::Branch`], also if the pages are many, up to half of what the root has: it costs
+    /// what they do and no more, and each slot has a copy of all of them. Where it is known what was
+    /// written, that counts as changed, and is not compared. For what goes on in one slot alone.
+    Changes,
+}
+
+/// Whole pages that lie in bytes which others may hold, too.
+/// [`Image::of_shared_changes`] has an example.
+#[derive(Clone, Debug)]
+pub struct HeldRun {
+    /// Slot offset of the first page.
+    pub offset: u64,
+    /// What the pages lie in.
+    pub bytes: Arc<Vec<u8>>,
+    /// Which of the bytes they are.
+    pub part: Range<usize>,
 }
 
 /// The bytes of a page. They lie at a multiple of 8.
@@ -54,8 +70,8 @@ pub(super) struct Branch {
     root: Arc<Image>,
     /// Number of ancestors, at most [`BRANCH_DEPTH_MAX`].
     depth: u32,
-    /// The pages that are not as the root has them. Invariant: ascending, within the extents,
-    /// at most [`BRANCH_PAGES_MAX`].
+    /// The pages that are not as the root has them, but for those of [`ImageForm::Changes`], which may be.
+    /// Invariant: ascending, within the extents.
     differing: Vec<DifferingPage>,
     /// Slot offsets of the pages that are not as the parent has them, ascending.
     own: Vec<u64>,
@@ -67,7 +83,15 @@ pub(crate) struct DifferingPage {
     /// Slot offset.
     pub(crate) page: u64,
     /// `None`: it is zero.
-    contents: Option<Arc<PageBytes>>,
+    contents: Option<PageContents>,
+}
+
+/// Where the bytes of a page lie.
+#[derive(Clone)]
+enum PageContents {
+    Own(Arc<PageBytes>),
+    /// From this index on. Invariant: there are as many, and their address is a multiple of 8.
+    Shared(Arc<Vec<u8>>, usize),
 }
 
 impl DifferingPage {
@@ -76,15 +100,31 @@ impl DifferingPage {
     fn new(page: u64, bytes: &[u8]) -> Self {
         let contents = (!is_zero(bytes)).then(|| {
             let bytes = bytes.try_into().expect("pages are of one size");
-            Arc::new(PageBytes(bytes))
+            PageContents::Own(Arc::new(PageBytes(bytes)))
         });
+        Self { page, contents }
+    }
+
+    /// As [`Self::new`], of bytes that are held where they lie: those from index `at` on.
+    fn shared(page: u64, all: &Arc<Vec<u8>>, at: usize) -> Self {
+        let bytes = &all[at..at + PAGE_SIZE as usize];
+        if !bytes.as_ptr().cast::<u64>().is_aligned() {
+            return Self::new(page, bytes);
+        }
+        let contents = (!is_zero(bytes)).then(|| PageContents::Shared(Arc::clone(all), at));
         Self { page, contents }
     }
 
     /// Its bytes, at a multiple of 8, which never change while the image lives; `None` if it is
     /// zero.
     pub(crate) fn bytes(&self) -> Option<&[u8; PAGE_SIZE as usize]> {
-        self.contents.as_ref().map(|bytes| &bytes.0)
+        self.contents.as_ref().map(|contents| match contents {
+            PageContents::Own(bytes) => &bytes.0,
+            PageContents::Shared(all, at) => {
+                let bytes = all[*at..].first_chunk();
+                bytes.expect("there are as many: the type's invariant")
+            }
+        })
     }
 }
 
@@ -166,14 +206,81 @@ impl Image {
         Self::of_changed(parent, name, extents, &changed, ImageForm::Branch)
     }
 
-    /// As [`Image::branch`], of pages that are ascending and not as the parent has them; of more
-    /// than [`BRANCH_PAGES_MAX`] some may be.
+    /// As [`Image::branch`], of [`ImageForm::Changes`]: however many the pages are, up to half of what the
+    /// root has, they are not compared with the parent, and held where they lie. It becomes whole where
+    /// they are more, or there were too many ancestors.
+    ///
+    /// # Errors
+    /// As of [`Image::branch`].
+    ///
+    /// # Panics
+    /// As [`Image::branch`]; if the runs are not ascending and apart, or a part lies outside its bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use pagefork_pages::{Image, HeldRun};
+    ///
+    /// let root = Image::new("example", 0..1 << 20, [(0, &[1; 1 << 20][..])])?;
+    /// let bytes = Arc::new(vec![2; 3 * 4096]);
+    /// let run = HeldRun { offset: 8192, bytes: Arc::clone(&bytes), part: 4096..3 * 4096 };
+    /// let branch = Image::of_shared_changes(&root, "example", vec![0..1 << 20], &[run])?;
+    /// assert_eq!(branch.own_pages(), &[8192, 12288][..]);
+    /// assert_eq!(Arc::strong_count(&bytes), 3);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn of_shared_changes(
+        parent: &Arc<Self>,
+        name: &str,
+        extents: Vec<Range<u64>>,
+        runs: &[HeldRun],
+    ) -> Result<Arc<Self>, PagesError> {
+        let mut changed: Vec<(u64, &[u8])> = Vec::new();
+        let mut places = Vec::new();
+        for HeldRun { offset, bytes, part } in runs {
+            let run = &bytes[part.clone()];
+            let length = run.len() as u64;
+            assert!(
+                offset.is_multiple_of(PAGE_SIZE) && length.is_multiple_of(PAGE_SIZE),
+                "runs of a branch are whole pages, not {length} bytes at {offset:#x}"
+            );
+            assert!(
+                changed.last().is_none_or(|(last, _)| last < offset),
+                "runs are ascending and apart, and there is one at {offset:#x}"
+            );
+            within(&extents, *offset, length)?;
+            let pages = (*offset..).step_by(PAGE_SIZE as usize);
+            changed.extend(pages.zip(run.chunks(PAGE_SIZE as usize)));
+            places.extend(part.clone().step_by(PAGE_SIZE as usize).map(|at| (bytes, at)));
+        }
+        let hold =
+            |number: usize, page| DifferingPage::shared(page, places[number].0, places[number].1);
+        Self::of_held(parent, name, extents, &changed, ImageForm::Changes, hold)
+    }
+
+    /// As [`Image::branch`], of pages that are ascending and not as the parent has them; of
+    /// [`ImageForm::Changes`], and of more than [`BRANCH_PAGES_MAX`], some may be.
     pub(crate) fn of_changed(
         parent: &Arc<Self>,
         name: &str,
         extents: Vec<Range<u64>>,
         changed: &[(u64, &[u8])],
         form: ImageForm,
+    ) -> Result<Arc<Self>, PagesError> {
+        let hold = |number: usize, page| DifferingPage::new(page, changed[number].1);
+        Self::of_held(parent, name, extents, changed, form, hold)
+    }
+
+    /// As [`Self::of_changed`]; `hold` is told the number of a page that is changed, and where it lies.
+    fn of_held(
+        parent: &Arc<Self>,
+        name: &str,
+        extents: Vec<Range<u64>>,
+        changed: &[(u64, &[u8])],
+        form: ImageForm,
+        hold: impl Fn(usize, u64) -> DifferingPage,
     ) -> Result<Arc<Self>, PagesError> {
         check_extents(&extents);
         let held = |inner: &Range<u64>| {
@@ -188,20 +295,21 @@ impl Image {
         let news = changed.iter().filter(|(page, _)| find(old, *page).is_none()).count();
         let depth = parent.depth() + 1;
         let is_whole = form == ImageForm::Whole;
-        if is_whole || depth > BRANCH_DEPTH_MAX || !is_few(old.len() + news, root) {
+        if is_whole || depth > BRANCH_DEPTH_MAX || !is_few(old.len() + news, root, form) {
             return whole(parent, name, extents, changed);
         }
         let mut reader = PageReader::new(root)?;
         let mut differing = Vec::with_capacity(old.len() + news);
         let mut rest = old.iter().peekable();
-        for &(page, bytes) in changed {
+        for (number, &(page, bytes)) in changed.iter().enumerate() {
             while let Some(before) = rest.next_if(|before| before.page < page) {
                 differing.push(before.clone());
             }
             // Only what the parent has otherwise can be again as in the root.
             let was_other = rest.next_if(|before| before.page == page).is_some();
-            if !was_other || !reader.is_equal(page, bytes)? {
-                differing.push(DifferingPage::new(page, bytes));
+            let is_looked_at = was_other && form != ImageForm::Changes;
+            if !is_looked_at || !reader.is_equal(page, bytes)? {
+                differing.push(hold(number, page));
             }
         }
         differing.extend(rest.cloned());
@@ -292,9 +400,10 @@ impl Image {
 }
 
 /// Whether an image that differs in this many pages from `root` is to be a branch.
-fn is_few(count: usize, root: &Image) -> bool {
+fn is_few(count: usize, root: &Image, form: ImageForm) -> bool {
     let half = root.size() / PAGE_SIZE / 2;
-    count <= BRANCH_PAGES_MAX && (count <= FEW_PAGES || count as u64 <= half)
+    let is_bounded = form == ImageForm::Changes || count <= BRANCH_PAGES_MAX;
+    is_bounded && (count <= FEW_PAGES || count as u64 <= half)
 }
 
 /// An image as `parent` but for some pages, which are ascending, with a file of its own.

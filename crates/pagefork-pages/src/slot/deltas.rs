@@ -74,6 +74,8 @@ pub(super) struct Candidates {
     /// Slot offsets of pages that can be otherwise than in that, or else than in the slot's
     /// image: ascending, apart, all accessible.
     pub(super) ranges: Vec<Range<u64>>,
+    /// They were written since the last snapshot, as far as is known, and not only private.
+    pub(super) are_written: bool,
     private: Vec<Range<u64>>,
 }
 
@@ -129,13 +131,16 @@ impl Deltas {
                 let parts: Vec<_> = parts().collect();
                 without(&parts, &unwritten)
             });
-            let (last, ranges) = match (known, guarded_written.or(of_faults)) {
+            let written = guarded_written.or(of_faults);
+            let are_written = known.is_some() && written.is_some();
+            let (last, ranges) = match (known, written) {
                 (Some((last, before)), Some(written)) => {
                     (Some(last), written.into_iter().chain(before.patched).chain(grown).collect())
                 }
                 (known, _) => (known.map(|(last, _)| last), parts().chain(grown).collect()),
             };
-            return Ok(Candidates { last, private: Vec::new(), ranges: joined(ranges) });
+            let (private, ranges) = (Vec::new(), joined(ranges));
+            return Ok(Candidates { last, private, ranges, are_written });
         };
         let watches = tracker == DeltaTracker::Writes && self.watch(pages);
         // What is the shared page of zeros now, and was not private then, has been zero all along,
@@ -160,10 +165,12 @@ impl Deltas {
             };
             // A copy that the kernel has made the page of zeros of does not count as private.
             ranges.extend(pages.differing_pages().map(of_page));
-            return Ok(Candidates { last: None, ranges: joined(ranges), private });
+            let (ranges, are_written) = (joined(ranges), false);
+            return Ok(Candidates { last: None, ranges, are_written, private });
         };
         let is_written = |region: &&PageRegion| !watches || region.categories & WRITTEN != 0;
         let mut ranges: Vec<_> = regions.iter().filter(is_written).map(offsets).collect();
+        let are_written = watches || guarded_written.is_some() || unwritten.is_some();
         if let Some(written) = guarded_written {
             let found = joined(ranges);
             ranges = without(&found, &without(&found, &written));
@@ -174,7 +181,7 @@ impl Deltas {
         ranges.extend(grown);
         ranges.extend(without(&before.private, &private));
         ranges.extend(before.patched);
-        Ok(Candidates { last: Some(last), ranges: joined(ranges), private })
+        Ok(Candidates { last: Some(last), ranges: joined(ranges), are_written, private })
     }
 
     /// Says that what the slot has now is in `image`, but for the pages `patched`.

@@ -83,8 +83,8 @@ impl Slot {
     /// of the slot's image that the slot has unchanged are read there. The slot stays as it is.
     ///
     /// A slot whose strategies name a [tracker](DeltaTracker), that was not reset since its last
-    /// snapshot, and that one still held: then the image is a branch of that one, whatever the form,
-    /// if few pages are otherwise. [`Slot::compared`] has an example.
+    /// snapshot, and that one still held: then the image is a branch of that one, also if it was to be
+    /// whole, if few pages are otherwise. [`Slot::compared`] has an example.
     ///
     /// Code may be suspended in the slot, and must not run meanwhile. `name` is as of
     /// [`Image::new`]. [`Slot::changed_pages`] has an example.
@@ -150,7 +150,10 @@ impl Slot {
         let zeros = if is_incomplete { Vec::new() } else { page_ranges(zeros) };
         let patched = self.patched(patches, &zeros)?;
         let candidates = self.deltas.candidates(&self.pages)?;
-        let form = if candidates.last.is_some() { ImageForm::Branch } else { form };
+        let form = match (&candidates.last, form) {
+            (Some(_), ImageForm::Whole) => ImageForm::Branch,
+            (_, form) => form,
+        };
         let parent = candidates.last.as_ref().unwrap_or(self.image());
         let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
         let mut reader = PageReader::new(parent)?;
@@ -164,14 +167,18 @@ impl Slot {
             ranges = joined(ranges);
         }
         let left_out: Vec<_> = ranges.iter().flat_map(|range| within(&zeros, range)).collect();
+        // Most of what was written has changed.
+        let is_as_written = form == ImageForm::Changes && candidates.are_written;
         let (mut changed, mut compared) = (Vec::new(), 0);
         for page in ranges.into_iter().flat_map(pages_in) {
             // SAFETY: candidates are accessible.
             let bytes = unsafe { self.page_without(page, &zeros) };
             // Of a whole image it does not matter whether more pages are changed.
-            let is_whole = changed.len() > BRANCH_PAGES_MAX;
+            let is_whole = form != ImageForm::Changes && changed.len() > BRANCH_PAGES_MAX;
             compared += 1;
-            if !patched.contains_key(&page) && (is_whole || !reader.is_equal(page, bytes)?) {
+            if !patched.contains_key(&page)
+                && (is_whole || is_as_written || !reader.is_equal(page, bytes)?)
+            {
                 changed.push((page, bytes));
             }
         }
@@ -181,7 +188,7 @@ impl Slot {
             }
         }
         changed.sort_unstable_by_key(|(page, _)| *page);
-        let is_of_form = form == ImageForm::Branch || parent.depth() == 0;
+        let is_of_form = form != ImageForm::Whole || parent.depth() == 0;
         let image = match changed.is_empty() && is_of_form {
             true => Arc::clone(parent),
             false => {

@@ -12,6 +12,7 @@ use crate::api::store::{Invariant, Store};
 use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::module::Module;
+use crate::run::contents::ExpectedSlots;
 use crate::run::freeze::{self, SaveReference};
 use crate::run::limiter;
 use crate::store::frozen::{Frozen, FrozenInstance};
@@ -77,7 +78,39 @@ impl<T: 'static> Store<T> {
     ///
     /// See [`Snapshot`].
     pub fn snapshot(&mut self) -> Result<Snapshot<T>> {
-        Snapshot::take(self, None)
+        Snapshot::take(self, None, ExpectedSlots::Many)
+    }
+
+    /// As [`Store::snapshot`], of what goes on in one other place alone: if a snapshot was taken before,
+    /// and the engine [tracks](crate::DeltaTracker) what is written, it costs what was written since,
+    /// however much that is, up to half of what there is. Each store that is spawned from it has a copy
+    /// of all of that.
+    ///
+    /// # Errors
+    /// As of [`Store::snapshot`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, DeltaTracker, Engine, Linker, Module, StrategyConfig};
+    ///
+    /// let mut config = Config::new();
+    /// config.strategies(StrategyConfig { deltas: DeltaTracker::Writes, ..StrategyConfig::default() });
+    /// let engine = Engine::new(&config)?;
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 200))"#)?;
+    /// let (mut store, instance) = Linker::new(&engine).instantiate_pre(&module)?.spawn(())?;
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// memory.data_mut(&mut store).fill(1);
+    /// let ahead = store.snapshot()?;
+    /// memory.write(&mut store, 0, b"later")?;
+    /// let moved = store.snapshot_to_move()?;
+    /// let (mut other, instance) = moved.instance_pre()?.spawn(())?;
+    /// let memory = instance.get_memory(&mut other, "memory").expect("it is exported");
+    /// assert_eq!(&memory.data(&other)[..6], b"later\x01");
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn snapshot_to_move(&mut self) -> Result<Snapshot<T>> {
+        Snapshot::take(self, None, ExpectedSlots::One)
     }
 
     /// As [`Store::snapshot`], of a store whose guests hold references to values of the host:
@@ -116,7 +149,7 @@ impl<T: 'static> Store<T> {
         &mut self,
         mut save: impl FnMut(&(dyn Any + Send + Sync)) -> Result<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Snapshot<T>> {
-        Snapshot::take(self, Some(&mut save))
+        Snapshot::take(self, Some(&mut save), ExpectedSlots::Many)
     }
 
     /// As [`Store::reset`], but to what the instances were when the snapshot was taken,
@@ -253,10 +286,14 @@ impl<T> Snapshot<T> {
 }
 
 impl<T: 'static> Snapshot<T> {
-    fn take(store: &mut Store<T>, save: Option<&mut SaveReference<'_>>) -> Result<Self> {
+    fn take(
+        store: &mut Store<T>,
+        save: Option<&mut SaveReference<'_>>,
+        slots: ExpectedSlots,
+    ) -> Result<Self> {
         // SAFETY: the store is borrowed.
         let store = unsafe { &mut *store.as_ptr() };
-        Ok(Self::new(Arc::new(freeze::freeze(store, save)?)))
+        Ok(Self::new(Arc::new(freeze::freeze(store, save, slots)?)))
     }
 
     /// What spawns stores that begin as the snapshot is, whole: all instances of it, and a guest

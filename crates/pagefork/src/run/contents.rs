@@ -70,6 +70,15 @@ impl StoreGroup {
     }
 }
 
+/// How many slots are to be made of an image, which says what form is the cheapest.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum ExpectedSlots {
+    /// It is moved: one goes on.
+    One,
+    #[default]
+    Many,
+}
+
 /// An image of what an instance is now, without the bytes of pages that its page manager holds free;
 /// with what is in its save area, if it is suspended.
 ///
@@ -79,6 +88,7 @@ pub(crate) fn make_image(
     store: &mut StoreGroup,
     ordinal: u32,
     is_suspended: bool,
+    slots: ExpectedSlots,
 ) -> Result<Arc<Image>> {
     let module = store.instance(ordinal).module.clone();
     let (layout, name) = (module.layout(), module.name().unwrap_or("snapshot"));
@@ -93,9 +103,10 @@ pub(crate) fn make_image(
     let zeros = free.as_ref().map_or(&[][..], |free| &free.ranges);
     // What was spawned from a snapshot differs from it in what one run has written. What was
     // started differs from its module in all that starting it has made.
-    let form = match ordinal as usize <= store.origin_count() {
-        true => ImageForm::Branch,
-        false => ImageForm::Whole,
+    let form = match (slots, ordinal as usize <= store.origin_count()) {
+        (ExpectedSlots::One, _) => ImageForm::Changes,
+        (ExpectedSlots::Many, true) => ImageForm::Branch,
+        (ExpectedSlots::Many, false) => ImageForm::Whole,
     };
     let slot = &mut store.instance_mut(ordinal).slot;
     let image = slot.snapshot_without(name, &patches, zeros, form);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use pagefork_image::{ImageChain, ImageError, OverlayContents, OverlayRun, PageSource, ReadAt};
 use pagefork_layout::page::{PAGE_SIZE, joined};
-use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image, IncompletePages};
+use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, HeldRun, Image, IncompletePages};
 
 use crate::base::error::{Error, Result, SnapshotError};
+use crate::run::contents::ExpectedSlots;
 use crate::run::load::StoredPages;
 use crate::store::frozen::Frozen;
 
@@ -92,6 +93,8 @@ pub(crate) struct ChainPages<'a> {
     pub(crate) incomplete: Option<&'a Arc<IncompletePages>>,
     /// What was loaded of the parent of the image.
     pub(crate) over: Option<&'a Frozen>,
+    /// What is laid over that.
+    pub(crate) slots: ExpectedSlots,
 }
 
 impl ChainPages<'_> {
@@ -129,7 +132,12 @@ impl ChainPages<'_> {
         if !parent.extents().iter().all(holds) {
             return Ok(None);
         }
-        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut runs: Vec<HeldRun> = Vec::new();
+        let own = |(offset, bytes): (u64, Vec<u8>)| HeldRun {
+            offset,
+            part: 0..bytes.len(),
+            bytes: Arc::new(bytes),
+        };
         // Below the base lies what was checked, and zeros.
         for extent in extents.iter().filter(|extent| extent.start < base) {
             let below = extent.start..extent.end.min(base);
@@ -137,19 +145,39 @@ impl ChainPages<'_> {
             for (offset, page) in held.iter().filter(|(offset, _)| below.contains(offset)) {
                 bytes[(offset - below.start) as usize..][..page.len()].copy_from_slice(page);
             }
-            runs.push((below.start, bytes));
+            runs.push(own((below.start, bytes)));
         }
-        let spans = saved.spans.iter().map(|span| {
-            let contents = OverlayContents::Data { image: 0, data_offset: span.data_offset };
-            OverlayRun { slot: span.slot(), contents }
-        });
-        let zeroed = saved.zeroed.iter().cloned();
-        let zeroed = zeroed.map(|slot| OverlayRun { slot, contents: OverlayContents::Zero });
-        for run in spans.chain(zeroed) {
-            runs.extend(self.read_above(&run, base)?);
+        for span in &saved.spans {
+            let (slot, data_offset) = (span.slot(), span.data_offset);
+            let start = slot.start.max(base);
+            if start >= slot.end {
+                continue;
+            }
+            let in_data = data_offset + (start - slot.start);
+            match self.chain.tip().shared_data(in_data, slot.end - start) {
+                Some((bytes, part)) => {
+                    runs.push(HeldRun { offset: start, bytes: Arc::clone(bytes), part });
+                }
+                None => {
+                    let contents = OverlayContents::Data { image: 0, data_offset };
+                    let run = OverlayRun { slot, contents };
+                    runs.extend(self.read_above(&run, base)?.map(own));
+                }
+            }
         }
-        let runs = runs.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
-        Ok(Some(Image::branch(parent, name, extents.clone(), runs)?))
+        for slot in saved.zeroed.iter().cloned() {
+            let run = OverlayRun { slot, contents: OverlayContents::Zero };
+            runs.extend(self.read_above(&run, base)?.map(own));
+        }
+        runs.sort_unstable_by_key(|run| run.offset);
+        let extents = extents.clone();
+        Ok(Some(match self.slots {
+            ExpectedSlots::One => Image::of_shared_changes(parent, name, extents, &runs)?,
+            ExpectedSlots::Many => {
+                let runs = runs.iter().map(|run| (run.offset, &run.bytes[run.part.clone()]));
+                Image::branch(parent, name, extents, runs)?
+            }
+        }))
     }
 
     /// The part of a run that lies above the base, if there is one.

@@ -19,6 +19,7 @@ use crate::api::stored::attachments::Attachments;
 use crate::base::error::{Error, LinkError, Result, SnapshotError, UsageError};
 use crate::code::engine::Engine;
 use crate::code::module::Module;
+use crate::run::contents::ExpectedSlots;
 use crate::run::image_pages::{CapturedPages, ChainPages, ParentPages};
 use crate::run::load::{self, Given};
 use crate::run::save::{self, Naming};
@@ -231,6 +232,7 @@ pub struct LoadOptions<'a> {
     keys: TrustedKeys,
     continues: Option<StoreId>,
     over: Option<Arc<Frozen>>,
+    slots: ExpectedSlots,
 }
 
 type ReadReference<'a> = dyn FnMut(&[u8]) -> Result<Arc<dyn Any + Send + Sync>> + 'a;
@@ -326,6 +328,19 @@ impl<'a> LoadOptions<'a> {
     pub fn over<T>(mut self, parent: &Snapshot<T>) -> Self {
         self.over = Some(Arc::clone(parent.frozen()));
         self.modules_of(parent)
+    }
+
+    /// As [`LoadOptions::over`], of what goes on in one store alone, as what
+    /// [`Store::snapshot_to_move`] has taken: what has changed is laid over the parent however much it is,
+    /// and of an image in memory it is held there. Each store that is spawned has a copy of all of it.
+    ///
+    /// # Examples
+    ///
+    /// As of [`LoadOptions::over`].
+    #[must_use]
+    pub fn moved_over<T>(mut self, parent: &Snapshot<T>) -> Self {
+        self.slots = ExpectedSlots::One;
+        self.over(parent)
     }
 
     /// What takes the place of each value of the host that guests hold a reference to, from the bytes
@@ -488,10 +503,10 @@ impl<T: 'static> Snapshot<T> {
         images: &ImageStore,
         options: SaveOptions<'_>,
     ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
-        self.save_beside_in_parts(images, options, &mut |_, _| ())
+        self.save_beside_in_parts(images, options, Vec::new(), &mut |_, _| ())
     }
 
-    /// As [`Snapshot::save_beside`], and shows each part as soon as it is written, as of
+    /// As [`Snapshot::save_beside`], and shows each part as soon as it is written into `room`, as of
     /// [`ImageStore::save_beside_in_parts`].
     ///
     /// # Errors
@@ -504,13 +519,14 @@ impl<T: 'static> Snapshot<T> {
         &self,
         images: &ImageStore,
         options: SaveOptions<'_>,
+        room: Vec<u8>,
         show: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
         let mut bytes = None;
         let hash = self.save_by(images, options, |draft, parent| {
             let parent =
                 parent.ok_or(SnapshotError::NoDelta("nothing was said to be its parent"))?;
-            let (stored, written) = images.save_beside_in_parts(draft, parent, show)?;
+            let (stored, written) = images.save_beside_in_parts(draft, parent, room, show)?;
             bytes = Some(written);
             Ok(stored)
         })?;
@@ -607,7 +623,8 @@ impl<T: 'static> Snapshot<T> {
     ) -> Result<Self> {
         let mut stored = images.load(image)?;
         let is_trusted = is_own(image) || options.trusts(stored.chain());
-        let pages = ChainPages { chain: stored.chain(), incomplete: None, over: None };
+        let (chain, slots) = (stored.chain(), ExpectedSlots::Many);
+        let pages = ChainPages { chain, incomplete: None, over: None, slots };
         if pages.is_to_be_squashed() {
             stored = images.load_whole(image)?;
         }
@@ -688,7 +705,8 @@ pub(super) fn load_chain<T: 'static>(
         let parent = over.stored.get().map(|saved| saved.chain().tip().hash());
         parent.is_some() && chain.tip().manifest().parent == parent
     });
-    let frozen = load::load(&record, &ChainPages { chain, incomplete, over }, given)?;
+    let pages = ChainPages { chain, incomplete, over, slots: options.slots };
+    let frozen = load::load(&record, &pages, given)?;
     let _ = frozen.stored.set(saved);
     Ok(Snapshot::new(Arc::new(frozen)))
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use pagefork_image::ImageStore;
+use pagefork_image::{ImageStore, SecretKey, TrustedKeys};
 use pagefork_layout::exception::{UNIT, block, zone};
 use pagefork_layout::module::{GlobalType, HeapType, Item, MemoryType, RefType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::{self, save};
+use pagefork_pages::{DeltaTracker, StrategyConfig};
 
 use super::fixture::*;
 use super::{LoadOptions, SaveOptions};
@@ -16,6 +17,7 @@ use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
 use crate::api::store::Store;
 use crate::base::error::SnapshotError;
+use crate::code::config::Config;
 use crate::code::engine::Engine;
 use crate::code::host_entity::HostEntity;
 use crate::code::module::Module;
@@ -600,5 +602,70 @@ fn what_is_loaded_over_its_parent_is_the_same_and_shares_what_that_has() {
         let count = instance.get_global(&mut store, "count").unwrap();
         assert!(matches!(count.get(&mut store), Val::I64(2)));
     }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// What moves is a branch of the state before, at both sides, however many pages are otherwise in all: else
+/// all of the memory would be copied while its guest rests. Its pages stay where they have come to.
+#[test]
+fn what_moves_is_laid_over_the_state_before_however_much_has_changed() {
+    let name = format!("pagefork-moved-over-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let images = ImageStore::open(&directory).unwrap();
+    let mut config = Config::new();
+    let deltas = DeltaTracker::Writes;
+    config.strategies(StrategyConfig { deltas, ..StrategyConfig::default() });
+    let engine = Engine::new(&config).unwrap();
+    let module = Module::new(&engine, r#"(module (memory (export "memory") 250))"#).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    let write = |store: &mut Store<()>, pages: std::ops::Range<usize>, byte: u8| {
+        for page in pages {
+            memory.write(&mut *store, page * 4096, &[byte; 4096]).unwrap();
+        }
+    };
+    write(&mut store, 0..4000, 1);
+    let first = store.snapshot().unwrap();
+    let keys = [SecretKey::from_seed([7; 32])];
+    let full = first.save(&images, SaveOptions::new().sign_with(&keys)).unwrap();
+    write(&mut store, 0..900, 2);
+    let second = store.snapshot().unwrap();
+    let parent = second.save(&images, SaveOptions::new().delta_of(&first).sign_with(&keys));
+    let parent = images.load(parent.unwrap()).unwrap();
+    write(&mut store, 1000..1900, 3);
+    let last = store.snapshot_to_move().unwrap();
+    let expected = memory.data(&store).to_vec();
+    let image = |snapshot: &Snapshot<()>| Arc::clone(&snapshot.frozen().instances[0].image);
+    let is_over = |snapshot, parent| {
+        image(snapshot).parent().is_some_and(|found| Arc::ptr_eq(found, &image(parent)))
+    };
+    assert!(is_over(&last, &second), "the source copies all");
+    assert!((900..905).contains(&image(&last).own_pages().len()));
+    let save = SaveOptions::new().delta_of(&second).sign_with(&keys);
+    let (_, bytes) = last.save_beside(&images, save).unwrap();
+
+    let linker = Linker::<()>::new(&engine);
+    let full = Snapshot::load(&linker, &images, full, LoadOptions::new()).unwrap();
+    let options = LoadOptions::new().over(&full);
+    let ahead = Snapshot::load_stored(&linker, &images, parent.clone(), options).unwrap();
+    assert!(is_over(&ahead, &full));
+    let keys = TrustedKeys::from_iter([keys[0].public()]);
+    let delta = images.open_beside(Arc::clone(&bytes), &parent, &keys).unwrap();
+    let holders = Arc::strong_count(&bytes);
+    let options = LoadOptions::new().moved_over(&ahead);
+    let moved = Snapshot::load_stored(&linker, &images, delta, options).unwrap();
+    assert!(is_over(&moved, &ahead), "the target copies all");
+    assert!(Arc::strong_count(&bytes) >= holders + 900, "pages are held where they have come to");
+    let (mut store, instance) = moved.instance_pre().unwrap().spawn(()).unwrap();
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    assert!(memory.data(&store) == expected);
+    // It goes on from there, and on.
+    memory.write(&mut store, 1001 * 4096, b"more").unwrap();
+    let next = store.snapshot().unwrap();
+    let (mut store, instance) = next.instance_pre().unwrap().spawn(()).unwrap();
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    assert_eq!(&memory.data(&store)[1001 * 4096..][..6], b"more\x03\x03");
+    assert!(memory.data(&store)[1002 * 4096..] == expected[1002 * 4096..]);
     std::fs::remove_dir_all(directory).unwrap();
 }
