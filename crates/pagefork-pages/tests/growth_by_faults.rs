@@ -516,6 +516,36 @@ fn a_touch_past_the_size_ends_a_process_that_makes_no_trap_of_it() {
     }
 }
 
+/// A huge page around the end of a memory would be there beyond it, too.
+#[test]
+fn no_huge_page_forms_around_the_end_of_a_memory() {
+    const HUGE: u64 = 2 * MIB;
+    const MADV_COLLAPSE: libc::c_int = 25;
+    if !works() {
+        return;
+    }
+    let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
+    let case = Case::new("large", layout(), nothing, (WASM_PAGE, 8 * MIB));
+    let mut slot = spawn_by(&case, &by(ResetKind::Discard));
+    slot.enter();
+    // The second is there but for its last pages.
+    let start = (slot.start().addr() as u64 + case.memory(0)).next_multiple_of(HUGE) + HUGE;
+    let first = start - slot.start().addr() as u64;
+    let size = first + HUGE - case.memory(0) - 3 * PAGE;
+    for more in [0, 2 * PAGE] {
+        slot.grow_memory(0, size + more).unwrap();
+        write(&slot, case.memory(0), &pattern(1, size + more));
+        let place = std::ptr::with_exposed_provenance_mut(start as usize);
+        // SAFETY: advice about pages of the slot, which keep their contents.
+        let collapsed = unsafe { libc::madvise(place, HUGE as usize, MADV_COLLAPSE) };
+        assert_eq!(present(&slot, past(&case, &slot, 0)), [], "{more}: {collapsed}");
+        assert!(!accessible(&slot, case.memory(0) + size + more), "{more}: {collapsed}");
+        assert!(read(&slot, case.memory(0)..case.memory(0) + size) == pattern(1, size));
+    }
+    slot.reset_for(OWNER).unwrap();
+    assert_eq!(present(&slot, past(&case, &slot, 0)), []);
+}
+
 /// Locked memory has pages before they are touched, but for these.
 #[test]
 fn locked_memory_has_no_page_past_the_size() {
