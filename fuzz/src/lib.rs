@@ -101,7 +101,7 @@ pub fn reset_store(data: &[u8]) {
     // Every accessible byte is looked at, so they are few.
     let checked = GrowthKind::Checked { accessible: Some(1 << 19) };
     let resets = ResetKind::ALL.len() as u8;
-    let (reset, growth) = (choice % resets, choice / resets % 7);
+    let (reset, growth) = (choice % resets, choice / resets % 8);
     let (growth, code) = match growth {
         0 => (GrowthKind::Mprotect, CodeBounds::Guarded),
         1 => (checked, CodeBounds::Checked),
@@ -109,6 +109,7 @@ pub fn reset_store(data: &[u8]) {
         3 => (GrowthKind::Kept, CodeBounds::Dual),
         4 => (GrowthKind::Auto, CodeBounds::Dual),
         5 => (GrowthKind::Ftruncate, CodeBounds::Guarded),
+        6 => (GrowthKind::Fault, CodeBounds::Guarded),
         _ => (GrowthKind::Mprotect, CodeBounds::Dual),
     };
     let reset = ResetKind::ALL[reset as usize];

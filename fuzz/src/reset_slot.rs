@@ -771,6 +771,7 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         GrowthKind::Kept,
         GrowthKind::Auto,
         GrowthKind::Ftruncate,
+        GrowthKind::Fault,
     ];
     let config = StrategyConfig {
         reset: *u.choose(&ResetKind::ALL)?,

@@ -42,7 +42,7 @@ fn pre(engine: &Engine, text: &str) -> InstancePre<()> {
 
 fn engine(reset: ResetKind, growth: GrowthKind) -> Engine {
     let code = match growth {
-        GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
+        _ if growth.is_exact() => CodeBounds::Guarded,
         GrowthKind::Checked { .. } => CodeBounds::Checked,
         _ => CodeBounds::Dual,
     };
@@ -60,6 +60,7 @@ fn pairs() -> Vec<(ResetKind, GrowthKind)> {
         GrowthKind::Checked { accessible: Some(3 << 16) },
         GrowthKind::Kept,
         GrowthKind::Ftruncate,
+        GrowthKind::Fault,
     ];
     ResetKind::ALL.into_iter().flat_map(|reset| growths.map(|growth| (reset, growth))).collect()
 }

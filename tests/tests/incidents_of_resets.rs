@@ -19,8 +19,9 @@ use pagefork_pages::HostFeatures;
 use pagefork_pages::inject::{fail_from, half_way};
 
 /// Every kind of growth with each kind of code that can run with it.
-const GROWTHS: [(GrowthKind, CodeBounds); 8] = [
+const GROWTHS: [(GrowthKind, CodeBounds); 9] = [
     (GrowthKind::Ftruncate, CodeBounds::Guarded),
+    (GrowthKind::Fault, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Dual),
     (GrowthKind::Mprotect, CodeBounds::Checked),

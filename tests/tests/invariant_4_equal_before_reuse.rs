@@ -97,11 +97,12 @@ fn engines() -> impl Iterator<Item = (String, Engine)> {
         GrowthKind::Checked { accessible: Some(4 << 16) },
         GrowthKind::Kept,
         GrowthKind::Ftruncate,
+        GrowthKind::Fault,
     ];
     let pairs = ResetKind::ALL.into_iter().flat_map(move |reset| growths.map(|g| (reset, g)));
     pairs.map(|(reset, growth)| {
         let code = match growth {
-            GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
+            _ if growth.is_exact() => CodeBounds::Guarded,
             GrowthKind::Checked { .. } => CodeBounds::Checked,
             _ => CodeBounds::Dual,
         };

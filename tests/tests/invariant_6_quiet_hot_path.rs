@@ -89,7 +89,7 @@ struct Data {
 
 fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<Data> {
     let code = match growth {
-        GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
+        _ if growth.is_exact() => CodeBounds::Guarded,
         GrowthKind::Checked { .. } => CodeBounds::Checked,
         _ => CodeBounds::Dual,
     };
@@ -201,6 +201,7 @@ fn quiet() -> Vec<(ResetKind, GrowthKind, i32)> {
         (checked, 9),
         (GrowthKind::Kept, 9),
         (GrowthKind::Ftruncate, 9),
+        (GrowthKind::Fault, 9),
     ];
     kinds.flat_map(|reset| growths.map(|(growth, grow)| (reset, growth, grow))).collect()
 }

@@ -498,6 +498,7 @@ fn configurations() -> Vec<StrategyConfig> {
     let growths = [
         (GrowthKind::Mprotect, CodeBounds::Guarded),
         (GrowthKind::Ftruncate, CodeBounds::Guarded),
+        (GrowthKind::Fault, CodeBounds::Guarded),
         (GrowthKind::Mprotect, CodeBounds::Dual),
         (GrowthKind::Kept, CodeBounds::Dual),
         (GrowthKind::Auto, CodeBounds::Dual),

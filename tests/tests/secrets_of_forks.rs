@@ -52,6 +52,7 @@ fn each_engine() -> impl Iterator<Item = (String, Engine)> {
     let growths = [
         (GrowthKind::Mprotect, CodeBounds::Guarded),
         (GrowthKind::Ftruncate, CodeBounds::Guarded),
+        (GrowthKind::Fault, CodeBounds::Guarded),
         (GrowthKind::Kept, CodeBounds::Dual),
         (GrowthKind::Checked { accessible: None }, CodeBounds::Checked),
     ];

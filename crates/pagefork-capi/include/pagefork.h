@@ -169,7 +169,11 @@ enum pagefork_growth_enum {
   PAGEFORK_GROWTH_KEPT,
   /* What measuring says. */
   PAGEFORK_GROWTH_AUTO,
-  PAGEFORK_GROWTH_FTRUNCATE /* In a file, whose end is the bound. Not for processes that are forked. */
+  /* In a file, whose end is the bound. Not for processes that are forked. */
+  PAGEFORK_GROWTH_FTRUNCATE,
+  /* By signals: a page is there once it was touched, if the memory has grown as far. System calls fail
+   * (EFAULT) where a page was not. Not for processes that are forked. It is there to be compared. */
+  PAGEFORK_GROWTH_FAULT
 };
 
 /* What bounds accesses. Memories grow by CHECKED, KEPT and AUTO only with code that compares. */

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
+use pagefork::{Config, Engine, GrowthKind, GrowthReason, Instance, Module, Store, Trap, TrapCode};
 use pagefork_compiler::CpuLevel;
 use pagefork_host::probes::{Probe, ProbeResult};
 use pagefork_layout::slot::PRE_GUARD;
@@ -38,7 +38,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         .chain(RESETS.map(|wanted| wanted.try_out()))
         .chain([touches()])
         .collect();
-    let growth = [growth_in_files()];
+    let growth = [growth_in_files(), growth_by_faults()];
     let [noted] = SNAPSHOTS.map(|wanted| wanted.try_out());
     let snapshots = [noted, read_only_pages(), write_faults()];
     let coming = [absent_pages()];
@@ -319,6 +319,32 @@ fn growth_in_files() -> Finding {
             name,
             "Memories grow by mprotect where --growth ftruncate is asked for: files in memory are \
              refused, or do not bound what is mapped.",
+        ),
+    }
+}
+
+/// Whether touches can decide what memories have.
+fn growth_by_faults() -> Finding {
+    let name = "growth by fault";
+    match GrowthKind::Fault.lack() {
+        None => Finding::new(
+            Verdict::Ok,
+            name,
+            "a touch beyond the size of a memory is a signal that nothing is done about (for --growth \
+             fault)",
+        ),
+        Some(GrowthReason::WritableCounts) => Finding::new(
+            Verdict::Limited,
+            name,
+            "Memories grow by mprotect where --growth fault is asked for: memory that can be written \
+             counts against a limit here, and all that memories may become can be. Set \
+             vm.overcommit_memory to 0 or 1, and lift RLIMIT_DATA (ulimit -d unlimited).",
+        ),
+        Some(_) => Finding::new(
+            Verdict::Limited,
+            name,
+            "Memories grow by mprotect where --growth fault is asked for. Permit the system call \
+             userfaultfd in the seccomp filter of the container.",
         ),
     }
 }

@@ -48,6 +48,8 @@ fn this_machine_runs_guests() {
         "read-only pages",
         "userfaultfd write faults",
         "userfaultfd touches",
+        "growth by ftruncate",
+        "growth by fault",
         "address space",
         "vm.max_map_count",
         "RLIMIT_AS",
@@ -67,6 +69,7 @@ fn limits_that_matter_are_named_with_what_raises_them() {
         ("RLIMIT_NOFILE", "ulimit -n"),
         ("RLIMIT_FSIZE", "ulimit -f"),
         ("read-only pages", "ulimit -d"),
+        ("growth by fault", "ulimit -d"),
     ] {
         let (state, detail) = line(&report, name);
         assert!(state == "limited" && detail.contains(expected), "{report}");

@@ -496,7 +496,7 @@ fn each_request_has_a_fresh_instance_by_each_strategy() {
                 (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#,
     );
     let resets = ["auto", "remap", "discard", "scan", "resident", "protect", "copy", "fault"];
-    let growths = ["auto", "mprotect", "kept", "checked", "checked=64KiB", "ftruncate"];
+    let growths = ["auto", "mprotect", "kept", "checked", "checked=64KiB", "ftruncate", "fault"];
     let options = resets.map(|reset| format!("--reset {reset}")).into_iter();
     for options in options.chain(growths.map(|growth| format!("--growth {growth}"))) {
         let server = serve(&format!("--concurrency 1 {options} {module}"));

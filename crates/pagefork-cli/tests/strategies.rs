@@ -8,7 +8,8 @@ use common::{assert_fails, file, pagefork};
 
 const RESETS: [&str; 8] =
     ["auto", "remap", "discard", "scan", "resident", "protect", "copy", "fault"];
-const GROWTHS: [&str; 6] = ["auto", "mprotect", "kept", "checked", "checked=128KiB", "ftruncate"];
+const GROWTHS: [&str; 7] =
+    ["auto", "mprotect", "kept", "checked", "checked=128KiB", "ftruncate", "fault"];
 
 /// Grows its memory, and gives what it finds and then leaves there; or reads behind its end.
 const GROWS: &str = r#"(module (memory 1)
@@ -108,7 +109,7 @@ fn compiled_programs_run_by_the_growth_that_they_were_compiled_for() {
     let module = file("compiled_for_growth.wat", GROWS);
     let image = module.replace(".wat", ".pfc");
     for (compiled, runs, bounds) in [
-        ("mprotect", &["mprotect", "ftruncate"][..], "Guarded"),
+        ("mprotect", &["mprotect", "ftruncate", "fault"][..], "Guarded"),
         ("checked", &["checked", "checked=128KiB"], "Checked"),
         ("kept", &["kept", "auto"], "Dual"),
     ] {

@@ -52,6 +52,7 @@ fn random_config(random: &mut Random) -> StrategyConfig {
         GrowthKind::Kept,
         GrowthKind::Auto,
         GrowthKind::Ftruncate,
+        GrowthKind::Fault,
     ]);
     let reset = *random.of(&[
         ResetKind::Auto,

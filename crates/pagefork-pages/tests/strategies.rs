@@ -170,6 +170,10 @@ fn a_read_beyond_a_smaller_size_after_growth_raises_a_signal() {
     let case = &cases()[1];
     for strategies in all_strategies() {
         let config = strategies.config();
+        // That of a touch which is not served is no signal in the child that looks: in a test of their own.
+        if config.growth == GrowthKind::Fault {
+            continue;
+        }
         let mut slot = case.spawn(&strategies);
         slot.enter();
         slot.grow_memory(0, case.sizes[0].maximum).unwrap();

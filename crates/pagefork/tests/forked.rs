@@ -233,6 +233,15 @@ fn pages_that_are_served_stay_with_their_process() {
     });
 }
 
+/// So would what memories grow by.
+#[test]
+fn memories_that_grow_by_faults_stay_with_their_process() {
+    in_own_process("memories_that_grow_by_faults_stay_with_their_process", || {
+        let growth = GrowthKind::Fault;
+        stay_with_their_process(StrategyConfig { growth, ..StrategyConfig::default() });
+    });
+}
+
 fn stay_with_their_process(strategies: StrategyConfig) {
     let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
     let pre = pre(&engine);
@@ -240,6 +249,10 @@ fn stay_with_their_process(strategies: StrategyConfig) {
     let growth = instance.growth(&store).used;
     if strategies.reset == ResetKind::Fault && instance.strategy(&store).used != ResetKind::Fault {
         eprintln!("NOT TESTED: this kernel raises no signals at touches");
+        return;
+    }
+    if strategies.growth == GrowthKind::Fault && growth != GrowthKind::Fault {
+        eprintln!("NOT TESTED: memories that grow by faults");
         return;
     }
     assert_eq!(growth, strategies.growth);

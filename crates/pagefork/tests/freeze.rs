@@ -73,6 +73,7 @@ fn a_captured_guest_goes_on_by_each_strategy_and_kind_of_growth() -> Result<()> 
         (GrowthKind::Mprotect, CodeBounds::Guarded),
         (GrowthKind::Ftruncate, CodeBounds::Guarded),
         (GrowthKind::Ftruncate, CodeBounds::Dual),
+        (GrowthKind::Fault, CodeBounds::Guarded),
         (GrowthKind::Mprotect, CodeBounds::Dual),
         (GrowthKind::Kept, CodeBounds::Dual),
         (GrowthKind::Auto, CodeBounds::Dual),

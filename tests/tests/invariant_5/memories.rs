@@ -26,9 +26,11 @@ enum Owner {
     Host,
     /// It is the first that the module defines, and what it has lies in a file that it has grown in.
     Grown,
+    /// It is the first that the module defines, and a touch of what it has grown by is served.
+    Served,
 }
 
-use Owner::{First, Grown, Host, Other, Second};
+use Owner::{First, Grown, Host, Other, Second, Served};
 
 /// A store with an instance whose exported memory `memory` has `pages` and can
 /// have `maximum`, and whose functions make each access at each offset.
@@ -51,6 +53,7 @@ impl Guest {
     ) -> Self {
         let (growth, first) = match owner {
             Grown => (GrowthKind::Ftruncate, 0),
+            Served => (GrowthKind::Fault, 0),
             _ => (GrowthKind::Mprotect, pages),
         };
         let strategies = StrategyConfig { growth, ..StrategyConfig::default() };
@@ -70,7 +73,7 @@ impl Guest {
             "(import \"other\" \"memory\" (memory $m {limits})) (export \"memory\" (memory $m))"
         );
         let (memories, imports) = match owner {
-            First | Grown => (format!("{own} {after}"), vec![]),
+            First | Grown | Served => (format!("{own} {after}"), vec![]),
             Second => (beside, vec![]),
             Other => {
                 let module = Module::new(&engine, format!("(module {beside})")).unwrap();
@@ -93,7 +96,12 @@ impl Guest {
         let module = Module::new(&engine, wat + ")").unwrap();
         let instance = Instance::new(&mut store, &module, &imports).unwrap();
         let memory = instance.get_memory(&mut store, "memory").unwrap();
-        assert_eq!(instance.growth(&store).used, growth);
+        let choice = instance.growth(&store);
+        if growth == GrowthKind::Fault && choice.used != growth {
+            eprintln!("NOT TESTED: memories that grow by faults ({choice})");
+        } else {
+            assert_eq!(choice.used, growth);
+        }
         memory.grow(&mut store, pages - first).unwrap();
         Self { store, instance, memory, wide, size: pages * WASM_PAGE }
     }
@@ -180,6 +188,8 @@ fn every_access_of_a_first_memory_of_64_bits() {
 fn every_access_of_a_memory_that_grows_in_a_file() {
     probe_all_extremes(Grown, false, 2, 65536, &all());
     probe_all_extremes(Grown, true, 1, 9, &all());
+    probe_all_extremes(Served, false, 2, 65536, &all());
+    probe_all_extremes(Served, true, 1, 9, &all());
 }
 
 #[test]
@@ -225,7 +235,7 @@ fn a_memory_of_64_bits_reaches_beyond_four_gigabytes() {
 #[test]
 fn a_store_that_traps_half_way_writes_nothing() {
     let accesses = stores();
-    for owner in [First, Second, Other, Host, Grown] {
+    for owner in [First, Second, Other, Host, Grown, Served] {
         for wide in [false, true] {
             let mut guest = Guest::new(owner, wide, 1, 1, &accesses, &[0]);
             for (number, access) in accesses.iter().enumerate() {
@@ -289,14 +299,26 @@ fn a_checked_access_that_faults_outside_its_group_kills() {
 #[test]
 fn an_access_beyond_the_file_that_another_stores_memory_grows_in_kills() {
     let name = "memories::an_access_beyond_the_file_that_another_stores_memory_grows_in_kills";
-    killed_by(libc::SIGBUS, name, || {
-        let strategies =
-            StrategyConfig { growth: GrowthKind::Ftruncate, ..StrategyConfig::default() };
-        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
-        let (other, _) = spawn(&engine, "(module (memory 1))");
-        let slot = suspend::slot(&other, 1);
-        load_at(true, |_| slot.base + 65536);
-    });
+    killed_by(libc::SIGBUS, name, || access_beyond_anothers(GrowthKind::Ftruncate));
+}
+
+/// Nor is a page that is not served because another store's memory has not grown as far.
+#[test]
+fn an_access_beyond_another_stores_memory_whose_touches_are_served_kills() {
+    if GrowthKind::Fault.lack().is_some() {
+        eprintln!("NOT TESTED: memories that grow by faults");
+        return;
+    }
+    let name = "memories::an_access_beyond_another_stores_memory_whose_touches_are_served_kills";
+    killed_by(libc::SIGBUS, name, || access_beyond_anothers(GrowthKind::Fault));
+}
+
+fn access_beyond_anothers(growth: GrowthKind) {
+    let strategies = StrategyConfig { growth, ..StrategyConfig::default() };
+    let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+    let (other, _) = spawn(&engine, "(module (memory 1))");
+    let slot = suspend::slot(&other, 1);
+    load_at(true, |_| slot.base + 65536);
 }
 
 #[test]

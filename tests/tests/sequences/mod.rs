@@ -22,7 +22,7 @@ const SHOTS_MAX: usize = 5;
 const CALLS_MAX: usize = 3;
 
 /// How memories grow, and the code for that.
-pub const GROWTHS: [(GrowthKind, CodeBounds); 7] = [
+pub const GROWTHS: [(GrowthKind, CodeBounds); 8] = [
     (GrowthKind::Ftruncate, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Dual),
@@ -30,6 +30,7 @@ pub const GROWTHS: [(GrowthKind, CodeBounds); 7] = [
     (GrowthKind::Auto, CodeBounds::Dual),
     (GrowthKind::Checked { accessible: Some(1 << 20) }, CodeBounds::Checked),
     (GrowthKind::Checked { accessible: Some(1 << 20) }, CodeBounds::Dual),
+    (GrowthKind::Fault, CodeBounds::Guarded),
 ];
 
 /// Does what the bytes say.

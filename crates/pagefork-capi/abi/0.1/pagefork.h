@@ -361,7 +361,7 @@ void pagefork_config_deterministic(wasm_config_t *, _Bool on);
 void pagefork_config_sources(wasm_config_t *, _Bool on);
 void pagefork_config_cache(wasm_config_t *, const char *directory);
 enum pagefork_reset_enum { PAGEFORK_RESET_AUTO, PAGEFORK_RESET_REMAP, PAGEFORK_RESET_DISCARD, PAGEFORK_RESET_SCAN, PAGEFORK_RESET_RESIDENT, PAGEFORK_RESET_COPY, PAGEFORK_RESET_PROTECT, PAGEFORK_RESET_FAULT };
-enum pagefork_growth_enum { PAGEFORK_GROWTH_MPROTECT, PAGEFORK_GROWTH_CHECKED, PAGEFORK_GROWTH_KEPT, PAGEFORK_GROWTH_AUTO, PAGEFORK_GROWTH_FTRUNCATE };
+enum pagefork_growth_enum { PAGEFORK_GROWTH_MPROTECT, PAGEFORK_GROWTH_CHECKED, PAGEFORK_GROWTH_KEPT, PAGEFORK_GROWTH_AUTO, PAGEFORK_GROWTH_FTRUNCATE, PAGEFORK_GROWTH_FAULT };
 enum pagefork_bounds_enum { PAGEFORK_BOUNDS_GUARDED, PAGEFORK_BOUNDS_CHECKED, PAGEFORK_BOUNDS_DUAL };
 enum pagefork_deltas_enum { PAGEFORK_DELTAS_OFF, PAGEFORK_DELTAS_COMPARE, PAGEFORK_DELTAS_WRITES, PAGEFORK_DELTAS_PROTECT, PAGEFORK_DELTAS_FAULT };
 typedef struct pagefork_strategies_t { uint8_t reset, growth, bounds; _Bool clear_stack; _Bool no_copy_on_write; uint64_t accessible; uint64_t resident_max; uint64_t stack_kept; uint64_t deltas; uint64_t reserved[3]; } pagefork_strategies_t;

@@ -64,6 +64,7 @@ impl pagefork_strategies_t {
             2 => GrowthKind::Kept,
             3 => GrowthKind::Auto,
             4 => GrowthKind::Ftruncate,
+            5 => GrowthKind::Fault,
             number => return Err(unknown("way", number, "in which memories grow")),
         };
         let code = match self.bounds {

@@ -441,7 +441,7 @@ static void programs(wasm_engine_t *engine) {
 static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
   static const char *const resets[] = {"auto",     "remap", "discard", "scan",
                                        "resident", "copy",  "protect", "fault"};
-  static const char *const growths[] = {"mprotect", "checked", "kept", "auto", "ftruncate"};
+  static const char *const growths[] = {"mprotect", "checked", "kept", "auto", "ftruncate", "fault"};
   uint8_t used = 99;
   wasm_message_t why;
   OK(pagefork_instance_strategy(instance, &used, &why));
@@ -451,7 +451,7 @@ static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
   wasm_byte_vec_delete(&why);
   used = 99;
   OK(pagefork_instance_growth(instance, &used, &why));
-  CHECK(used <= PAGEFORK_GROWTH_FTRUNCATE && strstr(why.data, growths[used]) == why.data);
+  CHECK(used <= PAGEFORK_GROWTH_FAULT && strstr(why.data, growths[used]) == why.data);
   CHECK(growth == PAGEFORK_GROWTH_AUTO || used == growth || strstr(why.data, "(asked for: "));
   wasm_byte_vec_delete(&why);
   OK(pagefork_instance_strategy(instance, NULL, NULL));
@@ -471,12 +471,13 @@ static void *write_two(void *place) {
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
   for (uint8_t reset = 0; reset <= PAGEFORK_RESET_FAULT; reset++) {
-    for (uint8_t growth = 0; growth <= PAGEFORK_GROWTH_FTRUNCATE; growth++) {
+    for (uint8_t growth = 0; growth <= PAGEFORK_GROWTH_FAULT; growth++) {
       for (uint8_t bounds = 0; bounds <= PAGEFORK_BOUNDS_DUAL; bounds++) {
         pagefork_strategies_t strategies = {.reset = reset, .growth = growth, .bounds = bounds,
                                             .accessible = 2 << 16};
         wasm_config_t *config = wasm_config_new();
-        bool is_exact = growth == PAGEFORK_GROWTH_MPROTECT || growth == PAGEFORK_GROWTH_FTRUNCATE;
+        bool is_exact = growth == PAGEFORK_GROWTH_MPROTECT || growth == PAGEFORK_GROWTH_FTRUNCATE ||
+                        growth == PAGEFORK_GROWTH_FAULT;
         if (!is_exact && bounds == PAGEFORK_BOUNDS_GUARDED) {
           FAILS(pagefork_config_strategies(config, &strategies), "");
           wasm_config_delete(config);

@@ -2,8 +2,7 @@
 
 use clap::Args;
 use pagefork::{
-    CodeBounds, Config, Engine, GrowthChoice, GrowthKind, GrowthReason, Reason, ResetKind,
-    StrategyConfig,
+    CodeBounds, Config, Engine, GrowthChoice, GrowthKind, Reason, ResetKind, StrategyConfig,
 };
 
 use super::common::size;
@@ -31,8 +30,8 @@ pub(crate) struct ResetArguments {
 pub(crate) struct GrowthArguments {
     /// How memories grow: `mprotect`, for each run anew; `kept`, what runs have grown to stays
     /// accessible; `checked` or `checked=SIZE`, all or 64KiB, 128MiB, 1GiB is accessible from the
-    /// start; `ftruncate`, in a file of its own; `auto`, which measures. A compiled program must have
-    /// been compiled for it
+    /// start; `ftruncate`, in a file of its own; `fault`, by signals; `auto`, which measures. A compiled
+    /// program must have been compiled for it
     #[arg(long, value_name = "WAY", value_parser = growth)]
     growth: Option<GrowthKind>,
 }
@@ -66,12 +65,9 @@ impl ResetArguments {
 impl GrowthArguments {
     /// What to say if memories grow otherwise than the line asks for.
     pub(crate) fn notice(&self) -> Option<String> {
-        let lacks = self.growth == Some(GrowthKind::Ftruncate) && !pagefork::grows_in_files();
-        lacks.then(|| {
-            let (asked, used) = (GrowthKind::Ftruncate, GrowthKind::Mprotect);
-            let choice = GrowthChoice { asked, used, reason: GrowthReason::NoFiles };
-            format!("memories grow by {choice}")
-        })
+        let asked = self.growth?;
+        let choice = GrowthChoice { asked, used: GrowthKind::Mprotect, reason: asked.lack()? };
+        Some(format!("memories grow by {choice}"))
     }
 
     /// Whether the line says how.
@@ -83,7 +79,7 @@ impl GrowthArguments {
     pub(crate) fn strategies(&self, usual: StrategyConfig) -> StrategyConfig {
         let Some(growth) = self.growth else { return usual };
         let code = match growth {
-            GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
+            _ if growth.is_exact() => CodeBounds::Guarded,
             GrowthKind::Checked { .. } => CodeBounds::Checked,
             _ => CodeBounds::Dual,
         };
@@ -103,10 +99,11 @@ fn growth(text: &str) -> Result<GrowthKind, String> {
         ("kept", _) => Ok(GrowthKind::Kept),
         ("auto", _) => Ok(GrowthKind::Auto),
         ("ftruncate", _) => Ok(GrowthKind::Ftruncate),
+        ("fault", _) => Ok(GrowthKind::Fault),
         ("checked", _) => Ok(GrowthKind::Checked { accessible: None }),
         (_, Some(text)) => Ok(GrowthKind::Checked { accessible: Some(size(text)?) }),
         _ => {
-            let ways = "mprotect, kept, checked, checked=SIZE, auto, ftruncate";
+            let ways = "mprotect, kept, checked, checked=SIZE, auto, ftruncate, fault";
             Err(format!("give a way to grow: {ways}"))
         }
     }
@@ -148,6 +145,7 @@ mod tests {
                 ("kept", GrowthKind::Kept, CodeBounds::Dual),
                 ("auto", GrowthKind::Auto, CodeBounds::Dual),
                 ("ftruncate", GrowthKind::Ftruncate, CodeBounds::Guarded),
+                ("fault", GrowthKind::Fault, CodeBounds::Guarded),
                 ("checked", checked(None), CodeBounds::Checked),
                 ("checked=2MiB", checked(Some(2 << 20)), CodeBounds::Checked),
             ] {
@@ -161,7 +159,7 @@ mod tests {
     fn mistakes_are_explained() {
         for (line, expected) in [
             ("--reset fast", "remap, discard, scan, resident, protect, copy, fault, auto"),
-            ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto, ftruncate"),
+            ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto, ftruncate, fault"),
             ("--growth checked=2M", "64KiB, 256MiB, 1GiB"),
             ("--growth kept=2MiB", "checked=SIZE"),
         ] {

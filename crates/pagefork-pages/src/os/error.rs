@@ -255,8 +255,8 @@ displayed! {
         /// What memories have grown by lies in a file of the process that this one was forked from, or
         /// pages get their contents there when they are touched.
         OfParent = "memories of this instance grow in a file (growth by ftruncate), or get their \
-                    pages when they are touched (reset by fault), in the process that this one was \
-                    forked from: make a new instance instead",
+                    pages when they are touched (reset or growth by fault), in the process that \
+                    this one was forked from: make a new instance instead",
         /// Nothing would tell of a touch of them.
         NotServed = "this system does not tell of faults in them (userfaultfd), so nothing runs \
                      before all are here",
@@ -362,7 +362,7 @@ displayed! {
         UnfaultWrites = "make write-protected pages writable again (userfaultfd)",
         /// Have faults in absent pages told, and give such pages contents.
         ServeFaults = "have faults in absent pages told (userfaultfd)",
-        /// Copy a page that was touched. It is made by handlers of signals.
+        /// Copy a page that was touched, or make it zero. It is made by handlers of signals.
         CopyPage = "copy a page that was touched (userfaultfd)",
         /// Have that end.
         UnserveFaults = "have faults told no more (userfaultfd)",

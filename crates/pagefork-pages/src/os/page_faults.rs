@@ -1,7 +1,9 @@
 //! Pages that get their contents when they are touched: userfaultfd, by which a touch of a page that
 //! has none is a SIGBUS in the thread that touches it. A handler copies the page from where its
-//! contents lie, and some behind it.
+//! contents lie, and some behind it; or makes it zero, if a memory has grown as far, and else leaves
+//! the signal to whoever makes a trap of it.
 
+use std::fmt;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -26,28 +28,56 @@ const ROW_MAX: u64 = 64;
 /// touched it at the same time. More often, and the signal has another reason.
 const AGAIN_MAX: usize = 1000;
 
-/// What pages have that are zero.
-static ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+/// What pages have that are zero. Nobody writes here, so it takes no memory but the kernel's page of
+/// zeros.
+static ZEROS: [u8; (ROW_MAX * PAGE_SIZE) as usize] = [0; (ROW_MAX * PAGE_SIZE) as usize];
 
 /// Slots with such pages.
 static SERVED: AddressList<AtomicPtr<Served>> = AddressList::new();
 
-/// Whole pages, and where their contents lie.
-#[derive(Clone, Debug)]
+/// Whole pages, and what is in them.
+#[derive(Debug)]
 pub(crate) struct ServedRange {
     pub(crate) addresses: Range<u64>,
-    /// Address of the contents; `None` if they are zero.
-    pub(crate) from: Option<usize>,
+    pub(crate) contents: TouchContents,
 }
 
-/// Copies the page at an address, if it is one that gets its contents when it is touched. Whether the
-/// instruction that has touched it is to be made again. For handlers of SIGBUS.
-pub(super) fn serve_touch(address: usize) -> bool {
+/// What pages have once they are touched.
+#[derive(Debug)]
+pub(crate) enum TouchContents {
+    /// What lies at this address.
+    At(usize),
+    Zeros,
+    /// Zeros up to an end that moves, and nothing from there on: a touch there is not served.
+    Grown(Box<dyn GrowthEnd>),
+}
+
+/// How far a memory has grown.
+pub(crate) trait GrowthEnd: fmt::Debug + Send + Sync {
+    /// The address behind its last page, now. Async-signal-safe.
+    fn end(&self) -> u64;
+}
+
+impl ServedRange {
+    /// The end of the pages that may have contents now.
+    fn end(&self) -> u64 {
+        match &self.contents {
+            TouchContents::At(_) | TouchContents::Zeros => self.addresses.end,
+            TouchContents::Grown(growth) => {
+                growth.end().clamp(self.addresses.start, self.addresses.end)
+            }
+        }
+    }
+}
+
+/// Gives the page at an address its contents, if it is one that gets them when it is touched. Whether
+/// the instruction that has touched it, to write or not, is to be made again. For handlers of SIGBUS.
+pub(super) fn serve_touch(address: usize, is_write: bool) -> bool {
     let Some(entry) = SERVED.find(address) else { return false };
     // SAFETY: the entry is that of a slot which the thread uses that has just touched it, so what is
     // served lives until that has been done.
     let served = unsafe { entry.of_handler.load(Ordering::Acquire).as_ref() };
-    served.is_some_and(|served| served.serve(address as u64))
+    served.is_some_and(|served| served.serve(address as u64, is_write))
 }
 
 /// The userfaultfd of this process that raises signals at touches.
@@ -93,7 +123,7 @@ struct Served {
 }
 
 impl Served {
-    fn serve(&self, address: u64) -> bool {
+    fn serve(&self, address: u64, is_write: bool) -> bool {
         // Of a forked process nothing is registered, and the file is that of its parent.
         if !self.source.is_of_this_process() {
             return false;
@@ -102,19 +132,21 @@ impl Served {
         let index = self.ranges.partition_point(|range| range.addresses.end <= page);
         let range = self.ranges.get(index).filter(|range| range.addresses.contains(&page));
         let Some(range) = range else { return false };
+        // What a memory has not grown to has no contents, also when the pages before it get theirs.
+        let end = range.end();
+        if page >= end {
+            return false;
+        }
         let count = match self.last.0.load(Ordering::Relaxed) == page {
             true => (self.last.1.load(Ordering::Relaxed) * 2).clamp(1, ROW_MAX),
             false => 1,
         };
-        let (from, mut count) = match range.from {
-            Some(from) => {
-                let count = count.min((range.addresses.end - page) / PAGE_SIZE);
-                (from + (page - range.addresses.start) as usize, count)
-            }
-            None => (ZEROS.as_ptr().addr(), 1),
+        let mut count = match range.contents {
+            TouchContents::Zeros => 1,
+            TouchContents::At(_) | TouchContents::Grown(_) => count.min((end - page) / PAGE_SIZE),
         };
         loop {
-            match self.source.file.copy_from(Call::CopyPage, page, from, count * PAGE_SIZE) {
+            match self.give(range, page..page + count * PAGE_SIZE, is_write) {
                 Ok(length) => {
                     self.last.0.store(page + length, Ordering::Relaxed);
                     self.last.1.store(length / PAGE_SIZE, Ordering::Relaxed);
@@ -129,6 +161,24 @@ impl Served {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Gives pages of a range their contents; how many bytes got them.
+    fn give(
+        &self,
+        range: &ServedRange,
+        pages: Range<u64>,
+        is_write: bool,
+    ) -> Result<u64, CallFailure> {
+        let from = match range.contents {
+            TouchContents::At(from) => from + (pages.start - range.addresses.start) as usize,
+            // What is only read takes no memory.
+            TouchContents::Grown(_) if !is_write => {
+                return self.source.file.zero(Call::CopyPage, pages);
+            }
+            TouchContents::Zeros | TouchContents::Grown(_) => ZEROS.as_ptr().addr(),
+        };
+        self.source.file.copy_from(Call::CopyPage, pages.start, from, pages.end - pages.start)
     }
 
     /// Whether a page was touched again and again.
@@ -149,7 +199,8 @@ pub(crate) struct PageFaults {
 
 impl PageFaults {
     /// Registers pages, ascending and apart, which have no contents yet: after [discarding] them they
-    /// have none again.
+    /// have none again. Before pages are discarded that a memory has grown by, [its end](GrowthEnd) is
+    /// where it will be, so that no touch of them is served.
     ///
     /// [discarding]: Reservation::discard
     ///
@@ -179,12 +230,12 @@ impl PageFaults {
         self.of_handler.source.is_of_this_process()
     }
 
-    /// Has all pages of a range of addresses get their contents, so that the kernel can read and write
-    /// them, which raises no signal.
+    /// Has all pages of a range of addresses get their contents that have any, so that the kernel can
+    /// read and write them, which raises no signal.
     pub(crate) fn touch(&self, addresses: Range<u64>) {
         for range in &self.of_handler.ranges {
             let common = round_down(addresses.start.max(range.addresses.start))
-                ..addresses.end.min(range.addresses.end);
+                ..addresses.end.min(range.end());
             for page in common.step_by(PAGE_SIZE as usize) {
                 let place = ptr::with_exposed_provenance::<u8>(page as usize);
                 // SAFETY: the page is the caller's, and accessible; the handler gives it contents.
@@ -202,7 +253,8 @@ impl Drop for PageFaults {
 }
 
 /// Whether a touch of a page without contents is a signal in the thread that touches it, so that
-/// [`ResetKind::Fault`](crate::ResetKind::Fault) works. It is tried once a process.
+/// [`ResetKind::Fault`](crate::ResetKind::Fault) and [`GrowthKind::Fault`](crate::GrowthKind::Fault)
+/// work. It is tried once a process.
 ///
 /// # Examples
 ///
@@ -216,7 +268,8 @@ pub fn faults_at_touches() -> bool {
 }
 
 /// Tries it on pages: what has no contents cannot be read by the kernel, which is an error where code
-/// would get a signal; it has what was copied, and nothing again once it was discarded.
+/// would get a signal; it has what was copied, or zeros, the page behind it has nothing, and all have
+/// nothing again once they were discarded.
 fn probe() -> Result<bool, PagesError> {
     const BYTE: u8 = 0x5a;
     let source = TouchSource::of_this_process()?;
@@ -233,8 +286,14 @@ fn probe() -> Result<bool, PagesError> {
         // SAFETY: the page is accessible, and the kernel was asked whether it has contents.
         let found = !refused(0)? && unsafe { place.read_volatile() } == BYTE;
         works &= found && copied == PAGE_SIZE && refused(1)?;
-        works &=
-            matches!(source.file.copy(start, &ZEROS), Err(CallFailure { errno: Errno::EXIST, .. }));
+        let exists = |outcome| matches!(outcome, Err(CallFailure { errno: Errno::EXIST, .. }));
+        works &= exists(source.file.copy(start, &ZEROS[..PAGE_SIZE as usize]));
+        pages.discard(0..2 * PAGE_SIZE)?;
+        works &= refused(0)?;
+        let zeroed = source.file.zero(Call::ServeFaults, start..start + PAGE_SIZE)?;
+        // SAFETY: the page is accessible, and the kernel was asked whether it has contents.
+        let found = !refused(0)? && unsafe { place.read_volatile() } == 0;
+        works &= found && zeroed == PAGE_SIZE && refused(1)?;
         pages.discard(0..2 * PAGE_SIZE)?;
     }
     Ok(works)

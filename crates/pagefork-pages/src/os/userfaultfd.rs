@@ -4,7 +4,8 @@
 //! # Safety
 //!
 //! Requests reach the pages that were registered and no others. None of them changes who may access
-//! a page; [`Userfaultfd::copy`] alone gives one contents, and only one that has none.
+//! a page; [`Userfaultfd::copy`] and [`Userfaultfd::zero`] alone give one contents, and only one that
+//! has none.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -77,6 +78,15 @@ struct UffdioCopy {
     copied: i64,
 }
 
+/// The kernel's `struct uffdio_zeropage`.
+#[repr(C)]
+struct UffdioZeropage {
+    range: UffdioRange,
+    mode: u64,
+    /// Bytes that were made zero, or an error below zero.
+    zeroed: i64,
+}
+
 /// The kernel's `struct uffdio_writeprotect`.
 #[repr(C)]
 struct UffdioWriteProtect {
@@ -88,11 +98,12 @@ const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
 const REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xaa, 0x00);
 const UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xaa, 0x01);
 const COPY: Opcode = opcode::read_write::<UffdioCopy>(0xaa, 0x03);
+const ZERO: Opcode = opcode::read_write::<UffdioZeropage>(0xaa, 0x04);
 const WRITE_PROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xaa, 0x06);
 
 // The numbers contain the sizes of the structures.
 const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
-const _: () = assert!(COPY == 0xc028_aa03 && WRITE_PROTECT == 0xc018_aa06);
+const _: () = assert!(COPY == 0xc028_aa03 && ZERO == 0xc020_aa04 && WRITE_PROTECT == 0xc018_aa06);
 
 /// An open userfaultfd.
 #[derive(Debug)]
@@ -180,6 +191,23 @@ impl Userfaultfd {
             Ok(()) => Ok(length),
             Err(failure) if failure.errno == Errno::AGAIN && copy.copied > 0 => {
                 Ok(copy.copied as u64)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Has whole pages that have no contents be the kernel's page of zeros, each until it is written.
+    /// Returns how many bytes were, as [`Self::copy`] does. Async-signal-safe.
+    ///
+    /// # Errors
+    /// `EEXIST` if the first page has contents, and they stay.
+    pub(crate) fn zero(&self, call: Call, addresses: Range<u64>) -> Result<u64, CallFailure> {
+        let range = UffdioRange::of(addresses.clone());
+        let mut zero = UffdioZeropage { range, mode: 0, zeroed: 0 };
+        match self.control(call, ZERO, &mut zero) {
+            Ok(()) => Ok(addresses.end - addresses.start),
+            Err(failure) if failure.errno == Errno::AGAIN && zero.zeroed > 0 => {
+                Ok(zero.zeroed as u64)
             }
             Err(failure) => Err(failure),
         }

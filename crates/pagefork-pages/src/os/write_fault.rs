@@ -36,8 +36,9 @@ static IS_CALLED: AtomicBool = AtomicBool::new(false);
 static PROTECTED: AddressList<AtomicPtr<Protected>> = AddressList::new();
 
 /// Says that from now on a handler of SIGBUS in this process calls [`serve_fault`]: then
-/// [`DeltaTracker::Fault`](crate::DeltaTracker::Fault) can write-protect pages of slots, and slots can
-/// be reset by [`ResetKind::Fault`](crate::ResetKind::Fault).
+/// [`DeltaTracker::Fault`](crate::DeltaTracker::Fault) can write-protect pages of slots, slots can be
+/// reset by [`ResetKind::Fault`](crate::ResetKind::Fault), and their memories grow by
+/// [`GrowthKind::Fault`](crate::GrowthKind::Fault).
 ///
 /// # Examples
 ///
@@ -68,7 +69,7 @@ pub(crate) fn is_called() -> bool {
 /// pagefork_pages::serve_fault_is_called();
 /// ```
 pub fn serve_fault(address: usize, is_write: bool) -> bool {
-    page_faults::serve_touch(address) || is_write && serve_write(address)
+    page_faults::serve_touch(address, is_write) || is_write && serve_write(address)
 }
 
 fn serve_write(address: usize) -> bool {

@@ -3,6 +3,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::os::features::HostFeatures;
+use crate::os::limits::writable_counts;
+use crate::os::page_faults::faults_at_touches;
+use crate::pages::growth_file::grows_in_files;
+
 /// How a memory becomes longer.
 ///
 /// # Examples
@@ -47,6 +52,15 @@ pub enum GrowthKind {
     /// does not work, memories grow as by `Mprotect`: [`Slot::growth`](crate::Slot::growth) tells.
     /// What was grown is shared with processes that are forked, so such slots are refused there.
     Ftruncate,
+    /// Pages are accessible from the start, and have no contents: the first touch of one is a signal
+    /// (userfaultfd), whose handler gives it zeros if the memory has grown as far, and makes it a trap
+    /// else. Growth makes no system call; a reset discards what was grown. Where no handler calls
+    /// [`serve_fault`](crate::serve_fault), the kernel does not do it
+    /// ([`faults_at_touches`](crate::faults_at_touches)), or memory that could be written counts against
+    /// a limit though nobody touches it, memories grow as by `Mprotect`:
+    /// [`Slot::growth`](crate::Slot::growth) tells. A process that is forked has no pages of these, so
+    /// such slots are refused there.
+    Fault,
 }
 
 impl GrowthKind {
@@ -62,9 +76,10 @@ impl GrowthKind {
     /// assert_eq!(named("kept"), Some(GrowthKind::Kept));
     /// assert_eq!(named("none"), None);
     /// ```
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Mprotect,
         Self::Ftruncate,
+        Self::Fault,
         Self::Checked { accessible: None },
         Self::Kept,
         Self::Auto,
@@ -77,11 +92,40 @@ impl GrowthKind {
     /// ```
     /// use pagefork_pages::GrowthKind;
     ///
-    /// assert!(GrowthKind::Mprotect.is_exact() && GrowthKind::Ftruncate.is_exact());
+    /// assert!(GrowthKind::Mprotect.is_exact() && GrowthKind::Fault.is_exact());
     /// assert!(!GrowthKind::Kept.is_exact());
     /// ```
     pub fn is_exact(self) -> bool {
-        matches!(self, Self::Mprotect | Self::Ftruncate)
+        matches!(self, Self::Mprotect | Self::Ftruncate | Self::Fault)
+    }
+
+    /// Why no memory of this process can grow so, if none can: then they grow as by `Mprotect`. What
+    /// a single slot lacks, and whether somebody serves faults, [`Slot::growth`](crate::Slot::growth)
+    /// says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::GrowthKind;
+    ///
+    /// assert_eq!(GrowthKind::Mprotect.lack(), None);
+    /// if let Some(reason) = GrowthKind::Fault.lack() {
+    ///     println!("memories do not grow by faults: {reason}");
+    /// }
+    /// ```
+    pub fn lack(self) -> Option<GrowthReason> {
+        match self {
+            Self::Ftruncate => (!grows_in_files()).then_some(GrowthReason::NoFiles),
+            Self::Fault => {
+                let discards = HostFeatures::get().is_ok_and(|features| features.discard);
+                if !discards || !faults_at_touches() {
+                    return Some(GrowthReason::NoFaults);
+                }
+                // All that memories may become can be written.
+                writable_counts().then_some(GrowthReason::WritableCounts)
+            }
+            Self::Mprotect | Self::Checked { .. } | Self::Kept | Self::Auto => None,
+        }
     }
 }
 
@@ -94,6 +138,7 @@ impl fmt::Display for GrowthKind {
             Self::Kept => f.write_str("kept"),
             Self::Auto => f.write_str("auto"),
             Self::Ftruncate => f.write_str("ftruncate"),
+            Self::Fault => f.write_str("fault"),
         }
     }
 }
@@ -138,6 +183,11 @@ pub enum GrowthReason {
     FileSize,
     /// Slots have half of all descriptors that the process may have (RLIMIT_NOFILE).
     Descriptors,
+    /// Nobody serves touches of pages that have no contents, or the kernel does not tell of them, or
+    /// discarding pages does nothing.
+    NoFaults,
+    /// Memory that could be written counts against a limit, though nobody touches it.
+    WritableCounts,
 }
 
 impl fmt::Display for GrowthReason {
@@ -148,6 +198,11 @@ impl fmt::Display for GrowthReason {
             Self::FileSize => "files may not be as long as memories may grow (RLIMIT_FSIZE)",
             Self::Descriptors => {
                 "half of the descriptors that this process may have are used (RLIMIT_NOFILE)"
+            }
+            Self::NoFaults => "touches of pages without contents are not served here (userfaultfd)",
+            Self::WritableCounts => {
+                "memory that could be written counts against a limit here (RLIMIT_DATA, \
+                 vm.overcommit_memory)"
             }
         })
     }

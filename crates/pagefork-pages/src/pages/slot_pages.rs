@@ -19,7 +19,7 @@ use crate::os::page_faults::PageFaults;
 use crate::os::reservation::PageKind;
 use crate::os::stand_in::{self, FileWatch};
 use crate::pages::bounds::SlotBounds;
-use crate::pages::growth::{GrowthKind, HighWater};
+use crate::pages::growth::{GrowthKind, GrowthReason, HighWater};
 use crate::pages::map_budget::MapShare;
 use crate::pages::restore;
 use crate::pages::spare::SlotSpace;
@@ -31,9 +31,9 @@ use self::served::served_maps;
 
 /// What slots do of whose images pages are absent.
 mod absence;
-/// Memories that grow in files of their own.
+/// What memories grow by that is emptied at once: files of their own, and pages that are served.
 mod grown;
-/// Images whose pages are copied when they are touched.
+/// Pages that get their contents when they are touched.
 mod served;
 /// Ranges that are made zero.
 mod zeroed;
@@ -49,6 +49,8 @@ const LOOKS_A_LENGTH: u32 = 256;
 pub(crate) struct Setup {
     /// How memories grow: how much of them stays accessible.
     pub(crate) growth: GrowthKind,
+    /// How they were to grow, and why they do not, where that is known before there is a slot.
+    pub(crate) growth_lack: Option<(GrowthKind, GrowthReason)>,
     /// Whether the image is copied into anonymous pages instead of mapped
     /// copy-on-write.
     pub(crate) copies_image: bool,
@@ -66,6 +68,7 @@ impl Setup {
     /// Copy-on-write, restored by discarding.
     pub(crate) const PLAIN: Self = Self {
         growth: GrowthKind::Mprotect,
+        growth_lack: None,
         copies_image: false,
         serves_image: false,
         restores: false,
@@ -89,8 +92,8 @@ pub(crate) enum SmallPages {
 pub(crate) struct SlotPages {
     /// Maps of pages that may be absent. Others take their place before this forgets them.
     registered: Vec<RegisteredMap>,
-    /// Pages of the image that get their contents when they are touched. It goes before `image` does,
-    /// where those lie.
+    /// Pages that get their contents when they are touched: of the image, or such that memories grow by.
+    /// It goes before `image` does, where contents lie.
     served: Option<PageFaults>,
     /// Notices pages that are gone, if the image lies in a file that could be cut short. It goes
     /// before the addresses do: another slot that has them is watched by its own.
@@ -143,8 +146,8 @@ enum Condition {
 struct MemoryState {
     size: MemorySize,
     /// Bytes up to which pages may have been written since they were last as the
-    /// image, without those in a file that the memory grows in. Invariant: at least the memory's
-    /// size, but for that file; higher only after a reset that failed half-way.
+    /// image, without what [is emptied at once](SlotPages::is_emptied_at_once). Invariant: at least the
+    /// memory's size, but for that; higher only after a reset that failed half-way.
     dirty: u64,
     /// Bytes up to which pages may be private, those included that earlier runs had and
     /// that were restored in place: at least `dirty`.
@@ -172,10 +175,11 @@ impl SlotPages {
         wait_for_copies(image)?;
         let further = zones.memories.len().saturating_sub(1) as u64;
         let beside = u64::from(image.is_partly_held());
-        // Each file that a memory grows in is a map of its own.
-        let files = if setup.growth == GrowthKind::Ftruncate { sizes.len() as u64 } else { 0 };
+        // A file that a memory grows in is a map of its own, and so are pages that are registered.
+        let is_apart = matches!(setup.growth, GrowthKind::Ftruncate | GrowthKind::Fault);
+        let growing = if is_apart { sizes.len() as u64 } else { 0 };
         let served = if setup.serves_image { served_maps(&sources, image) } else { 0 };
-        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + files + served)?;
+        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + growing + served)?;
         let kind = match setup.small_pages {
             SmallPages::OfMaps => PageKind::Small,
             _ => PageKind::Any,
@@ -257,16 +261,15 @@ impl SlotPages {
             }
             (false, _) => self.watch = None,
         }
-        if setup.serves_image {
-            // Before pages are accessible, so that none has contents then.
-            self.serve_image()?;
-        }
+        // Before pages are accessible, so that none has contents then.
+        self.serve()?;
         let first_end = if self.memories.is_empty() { self.zones.base } else { self.filled_end(0) };
         self.pages.commit(self.zones.stack.start..first_end)?;
         for index in 1..self.memories.len() {
             let filled = self.zones.memories[index].start..self.filled_end(index);
             self.pages.commit(filled)?;
         }
+        self.open_growth()?;
         if !setup.copies_image {
             for (range, file, file_offset) in self.image.maps() {
                 match file {
@@ -419,6 +422,8 @@ impl SlotPages {
         let (start, accessible) = (self.zones.memories[index].start, self.accessible(index));
         if let Some(file) = self.files.of_mut(index) {
             file.set_length(new_size - state.size.initial)?;
+        } else if self.grows_by_faults(index) {
+            // The handler serves as much as the size says, which is all.
         } else if new_size > accessible {
             let added = start + accessible..start + new_size;
             if let Err(failure) = self.pages.commit(added.clone()) {
@@ -438,8 +443,8 @@ impl SlotPages {
     }
 
     /// Makes all memories as long as at first, and what they had beyond that
-    /// inaccessible. Their pages stay dirty, but what lies in files goes. Either all are, or none,
-    /// unless a file was emptied: then the slot is not whole until a reset has succeeded.
+    /// inaccessible. Their pages stay dirty, but what lies in files or was served goes. Either all are,
+    /// or none, unless some of that went: then the slot is not whole until a reset has succeeded.
     pub(crate) fn shrink_all(&mut self) -> Result<(), PagesError> {
         for index in 0..self.memories.len() {
             if let Err(failure) = self.shrink(index) {
@@ -467,6 +472,9 @@ impl SlotPages {
                 failure.into()
             });
         }
+        if self.grows_by_faults(index) {
+            return self.discard_grown(index, size);
+        }
         let kept = self.accessible(index);
         self.pages.protect(start + kept..start + accessible).map_err(|failure| {
             // As above.
@@ -490,7 +498,7 @@ impl SlotPages {
     fn undo_shrinking(&mut self, count: usize) {
         for index in 0..count {
             let before = self.memories[index].before;
-            if self.files.of(index).is_some() {
+            if self.is_emptied_at_once(index) {
                 // What it had is gone.
                 if before > self.bounds.memory_size(index) && self.condition == Condition::Whole {
                     self.condition = Condition::Unfinished;
@@ -682,7 +690,7 @@ impl SlotPages {
     fn always(&self, index: usize) -> u64 {
         let MemoryState { size, high_water, .. } = self.memories[index];
         match self.setup.growth {
-            GrowthKind::Mprotect | GrowthKind::Ftruncate => 0,
+            GrowthKind::Mprotect | GrowthKind::Ftruncate | GrowthKind::Fault => 0,
             GrowthKind::Checked { accessible: None } => size.maximum,
             GrowthKind::Checked { accessible: Some(bytes) } => {
                 round_down(bytes).min(size.maximum).max(size.initial)

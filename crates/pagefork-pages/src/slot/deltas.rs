@@ -118,8 +118,9 @@ impl Deltas {
     pub(super) fn candidates(&mut self, pages: &SlotPages) -> Result<Candidates, PagesError> {
         let before = self.last.take();
         let tracker = self.tracker(pages)?;
-        // What lies in files counts as private and as written, as far as it was touched.
-        let grown = pages.grown()?;
+        // What memories have grown by in files or by faults counts as private and as written, as far as
+        // it was touched.
+        let grown = pages.grown(method(false)?)?;
         let parts = || pages.private_image_parts();
         let guarded = self.guarded.as_ref();
         let guarded_written =

@@ -33,8 +33,9 @@ impl Slot {
     }
 
     /// Whether the slot can be used in this process alone, and not in those that are forked from it:
-    /// memories of it [grow in files](crate::GrowthKind::Ftruncate), or it gets its pages [when they
-    /// are touched](crate::ResetKind::Fault).
+    /// memories of it [grow in files](crate::GrowthKind::Ftruncate), or it gets pages when they are
+    /// touched: [of its image](crate::ResetKind::Fault), or [as memories
+    /// grow](crate::GrowthKind::Fault).
     ///
     /// # Examples
     ///

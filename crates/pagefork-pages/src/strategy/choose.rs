@@ -9,6 +9,7 @@ use crate::os::pagemap::{Finder, Method};
 use crate::os::write_fault;
 use crate::os::write_watch::notes_writes;
 use crate::pages::budget::Budget;
+use crate::pages::growth::{GrowthKind, GrowthReason};
 use crate::pages::slot_pages::{Setup, SmallPages};
 use crate::pages::zones::MemorySize;
 use crate::strategy::auto::{Auto, HugePagePolicy};
@@ -89,8 +90,13 @@ impl Strategies {
             }
             ResetKind::Auto => search(Some(Auto::new(huge_pages)))?,
         };
+        let growth_lack = match config.growth {
+            GrowthKind::Fault => growth_lack(features),
+            _ => None,
+        };
         let setup = Setup {
-            growth: config.growth,
+            growth: if growth_lack.is_some() { GrowthKind::Mprotect } else { config.growth },
+            growth_lack: growth_lack.map(|reason| (config.growth, reason)),
             copies_image: matches!(choice.used, ResetKind::Copy | ResetKind::Fault),
             serves_image: choice.used == ResetKind::Fault,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
@@ -144,6 +150,14 @@ impl Strategies {
     }
 }
 
+/// Why memories cannot grow by [`GrowthKind::Fault`], if they cannot.
+fn growth_lack(features: &HostFeatures) -> Option<GrowthReason> {
+    match features.discard && write_fault::is_called() {
+        true => GrowthKind::Fault.lack(),
+        false => Some(GrowthReason::NoFaults),
+    }
+}
+
 /// Whether copy-on-write is switched off for the whole process.
 fn is_switched_off() -> bool {
     static BY_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
@@ -155,7 +169,7 @@ fn is_switched_off() -> bool {
 mod tests {
     use super::*;
     use crate::os::error::IllegalStrategies;
-    use crate::pages::growth::{CodeBounds, GrowthKind};
+    use crate::pages::growth::CodeBounds;
     use crate::strategy::config::{STACK_KEPT_MAX, StrategyConfig};
 
     const ALL: HostFeatures = HostFeatures {
@@ -259,6 +273,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn where_nobody_serves_touches_memories_grow_otherwise() {
+        let config = StrategyConfig { growth: GrowthKind::Fault, ..Default::default() };
+        let strategies = config.check().unwrap();
+        let made = strategies.make_with(&ALL, &[], &Budget::default()).unwrap();
+        assert_eq!(made.setup.growth, GrowthKind::Mprotect);
+        let lack = Some((GrowthKind::Fault, GrowthReason::NoFaults));
+        assert_eq!(made.setup.growth_lack, lack);
     }
 
     #[test]

@@ -400,6 +400,7 @@ pub fn all_strategies() -> Vec<Strategies> {
         GrowthKind::Kept,
         GrowthKind::Auto,
         GrowthKind::Ftruncate,
+        GrowthKind::Fault,
     ];
     let with = |reset| {
         growths.map(|growth| {

@@ -1,7 +1,9 @@
 //! Traps that the hardware raises. A signal is a trap only if the program counter
 //! is in guest code or a thunk *and* the address is in a stack guard of the
 //! store's slots, or in a memory of theirs at or beyond its current size;
-//! everything else is passed on to the previous handler of the signal.
+//! everything else is passed on to the previous handler of the signal. Pages that get their contents when
+//! they are touched come first, for guests and the host alike; where a memory has not grown as far, a touch
+//! is left to be a trap.
 //!
 //! # Safety
 //!

@@ -1,10 +1,13 @@
-//! Memories that grow in files of their own. What lies there is private to no slot and no page of an
-//! image: it is not found, restored or discarded page by page, but emptied at once.
+//! Memories that grow in files of their own, or by pages that are served. What lies there is no page of
+//! an image: resets do not find, restore or discard it page by page, but empty it at once.
 
 use std::ops::Range;
 
-use super::SlotPages;
+use pagefork_layout::page::joined;
+
+use super::{Condition, SlotPages};
 use crate::os::error::{Absence, AbsentPage, PagesError};
+use crate::os::pagemap::{Finder, Method};
 use crate::os::sys::CallFailure;
 use crate::pages::growth::{GrowthChoice, GrowthKind, GrowthReason};
 use crate::pages::growth_file::GrowthFile;
@@ -56,17 +59,25 @@ impl GrowthFiles {
 impl SlotPages {
     /// How memories grow, and why so.
     pub(crate) fn growth(&self) -> GrowthChoice {
-        let asked = self.setup.growth;
-        match self.files.why_not {
-            Some(reason) => GrowthChoice { asked, used: GrowthKind::Mprotect, reason },
-            None => GrowthChoice { asked, used: asked, reason: GrowthReason::Asked },
+        let used = self.setup.growth;
+        if let Some((asked, reason)) = self.setup.growth_lack {
+            return GrowthChoice { asked, used, reason };
         }
+        match self.files.why_not {
+            Some(reason) => GrowthChoice { asked: used, used: GrowthKind::Mprotect, reason },
+            None => GrowthChoice { asked: used, used, reason: GrowthReason::Asked },
+        }
+    }
+
+    /// Whether a reset empties at once what a memory has grown by.
+    pub(super) fn is_emptied_at_once(&self, index: usize) -> bool {
+        self.files.of(index).is_some() || self.grows_by_faults(index)
     }
 
     /// Whether the slot can be used in this process alone: what memories have grown by is shared with
     /// processes that are forked, or its pages are not served there.
     pub(crate) fn is_bound(&self) -> bool {
-        !self.files.is_empty() || self.setup.serves_image
+        !self.files.is_empty() || self.served.is_some()
     }
 
     /// # Errors
@@ -79,7 +90,7 @@ impl SlotPages {
         }
     }
 
-    /// Slot offsets where a memory grows in its file.
+    /// Slot offsets that a memory can grow by.
     pub(super) fn growth_range(&self, index: usize) -> Range<u64> {
         let (start, size) = (self.zones.memories[index].start, self.memories[index].size);
         start + size.initial..start + size.maximum
@@ -97,11 +108,30 @@ impl SlotPages {
         Ok(())
     }
 
-    /// Bytes of a memory that can have private pages: without what lies in its file.
+    /// Throws away what a memory of this size has grown by, where touches of it are served: from its
+    /// initial size on, which it has by now.
+    ///
+    /// # Errors
+    /// A part of it may be gone: the slot is filled anew by the next reset. Until then the memory is as
+    /// long as it was, since no page beyond may have contents.
+    pub(super) fn discard_grown(&mut self, index: usize, size: u64) -> Result<(), PagesError> {
+        let start = self.zones.memories[index].start;
+        let grown = start + self.memories[index].size.initial..start + size;
+        if !grown.is_empty()
+            && let Err(failure) = self.pages.discard(grown)
+        {
+            self.bounds.set_memory_size(index, size);
+            self.condition = Condition::Unfilled;
+            return Err(failure.into());
+        }
+        Ok(())
+    }
+
+    /// Bytes of a memory that can have pages which resets find: without what is emptied at once.
     pub(super) fn private_bytes(&self, index: usize, bytes: u64) -> u64 {
-        match self.files.of(index) {
-            Some(_) => bytes.min(self.memories[index].size.initial),
-            None => bytes,
+        match self.is_emptied_at_once(index) {
+            true => bytes.min(self.memories[index].size.initial),
+            false => bytes,
         }
     }
 
@@ -120,20 +150,33 @@ impl SlotPages {
         parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
     }
 
-    /// Slot offsets of what memories have in files, as far as it was touched: ascending, apart.
+    /// Slot offsets of what memories have grown by that is emptied at once, as far as it was touched:
+    /// ascending, apart. Where the kernel does not tell what was touched of served pages, all of them.
     ///
     /// # Errors
-    /// If the kernel does not tell.
-    pub(crate) fn grown(&self) -> Result<Vec<Range<u64>>, PagesError> {
+    /// If the kernel does not tell though it has before.
+    pub(crate) fn grown(&self, method: Option<Method>) -> Result<Vec<Range<u64>>, PagesError> {
         let mut grown = Vec::new();
         for index in 0..self.memories.len() {
+            let start = self.growth_range(index).start;
             if let Some(file) = self.files.of(index) {
-                let start = self.growth_range(index).start;
                 let touched = file.touched()?;
                 grown.extend(touched.iter().map(|part| start + part.start..start + part.end));
+            } else if self.grows_by_faults(index) {
+                let end = self.zones.memories[index].start + self.bounds.memory_size(index);
+                match method {
+                    _ if start == end => (),
+                    None => grown.push(start..end),
+                    Some(method) => {
+                        let (at, mut found) = (self.pages.start() as u64, Vec::new());
+                        Finder::new(method)?.find(at + start..at + end, &mut found)?;
+                        let offsets = found.iter().map(|region| region.start - at..region.end - at);
+                        grown.extend(offsets);
+                    }
+                }
             }
         }
-        Ok(grown)
+        Ok(joined(grown))
     }
 
     /// Makes whole pages zero that lie in files, and gives them back; returns those of a range that

@@ -1,4 +1,5 @@
-//! Images whose pages are copied when they are touched, and not mapped.
+//! Pages that get their contents when they are touched: those of images, copied and not mapped, and
+//! zeros that memories grow by.
 
 use std::ops::Range;
 
@@ -7,8 +8,10 @@ use pagefork_layout::page::PAGE_SIZE;
 use super::SlotPages;
 use crate::image::{Image, Source};
 use crate::os::error::{Absence, AbsentPage};
-use crate::os::page_faults::{PageFaults, ServedRange};
+use crate::os::page_faults::{GrowthEnd, PageFaults, ServedRange, TouchContents};
 use crate::os::sys::CallFailure;
+use crate::pages::bounds::SlotBounds;
+use crate::pages::growth::GrowthKind;
 
 impl SlotPages {
     /// Whether the pages of the image are copied when they are touched.
@@ -16,18 +19,56 @@ impl SlotPages {
         self.setup.serves_image
     }
 
-    /// Has the pages that the image has contents for be copied when they are touched. They are fresh,
-    /// and not accessible yet.
-    pub(super) fn serve_image(&mut self) -> Result<(), CallFailure> {
+    /// Whether a touch decides what of a memory may be accessed beyond its initial size: it can grow,
+    /// by [`GrowthKind::Fault`].
+    pub(super) fn grows_by_faults(&self, index: usize) -> bool {
+        let size = &self.memories[index].size;
+        self.setup.growth == GrowthKind::Fault && size.maximum > size.initial
+    }
+
+    /// Whether that is so of any memory. What lies beyond the size of one can be mapped and accessible
+    /// then, and must not be touched.
+    pub(crate) fn any_grows_by_faults(&self) -> bool {
+        (0..self.memories.len()).any(|index| self.grows_by_faults(index))
+    }
+
+    /// Has the pages that the image has contents for be copied when they are touched, and those that
+    /// memories grow by become zero. They are fresh, and not accessible yet.
+    pub(super) fn serve(&mut self) -> Result<(), CallFailure> {
         let start = self.pages.start() as u64;
-        let ranges = served_ranges(&self.sources, &self.image);
-        let served = ranges.into_iter().map(|(slot, from)| ServedRange {
+        let mut ranges = match self.setup.serves_image {
+            true => served_ranges(&self.sources, &self.image),
+            false => Vec::new(),
+        };
+        for index in 0..self.memories.len() {
+            if self.grows_by_faults(index) {
+                let memory = self.pages.start() as u64 + self.zones.memories[index].start;
+                let growth = MemoryEnd { memory, bounds: self.bounds.clone(), index };
+                ranges.push((self.growth_range(index), TouchContents::Grown(Box::new(growth))));
+            }
+        }
+        if ranges.is_empty() && !self.setup.serves_image {
+            return Ok(());
+        }
+        ranges.sort_unstable_by_key(|(slot, _)| slot.start);
+        let served = ranges.into_iter().map(|(slot, contents)| ServedRange {
             addresses: start + slot.start..start + slot.end,
-            from,
+            contents,
         });
         // SAFETY: the slot owns its pages, and drops this before others take their place; the contents
         // are held by `image`, and never written.
         self.served = Some(unsafe { PageFaults::new(served.collect()) }?);
+        Ok(())
+    }
+
+    /// Makes what memories can grow by accessible, where touches of it are served.
+    pub(super) fn open_growth(&mut self) -> Result<(), CallFailure> {
+        for index in 0..self.memories.len() {
+            if self.grows_by_faults(index) {
+                let growth = self.growth_range(index);
+                self.pages.commit(growth)?;
+            }
+        }
         Ok(())
     }
 
@@ -53,13 +94,31 @@ impl SlotPages {
     }
 }
 
-/// Slot offsets of what an image has contents for, ascending, with the address of the contents or
-/// `None` for zeros: spans of its file, but for the pages in which a branch differs from that.
-fn served_ranges(sources: &[Source], image: &Image) -> Vec<(Range<u64>, Option<usize>)> {
+/// Where a memory ends now.
+#[derive(Debug)]
+struct MemoryEnd {
+    /// Its first address.
+    memory: u64,
+    bounds: SlotBounds,
+    index: usize,
+}
+
+impl GrowthEnd for MemoryEnd {
+    fn end(&self) -> u64 {
+        self.memory + self.bounds.memory_size(self.index)
+    }
+}
+
+/// Slot offsets of what an image has contents for, apart: spans of its file, but for the pages in
+/// which a branch differs from that.
+fn served_ranges(sources: &[Source], image: &Image) -> Vec<(Range<u64>, TouchContents)> {
     let mut ranges = Vec::new();
     for differing in image.differing() {
-        let from = differing.bytes().map(|bytes| bytes.as_ptr().expose_provenance());
-        ranges.push((differing.page..differing.page + PAGE_SIZE, from));
+        let contents = match differing.bytes() {
+            Some(bytes) => TouchContents::At(bytes.as_ptr().expose_provenance()),
+            None => TouchContents::Zeros,
+        };
+        ranges.push((differing.page..differing.page + PAGE_SIZE, contents));
     }
     let of_branch: Vec<_> = ranges.iter().map(|(slot, _)| slot.clone()).collect();
     for source in sources {
@@ -67,10 +126,9 @@ fn served_ranges(sources: &[Source], image: &Image) -> Vec<(Range<u64>, Option<u
         let rest = pagefork_layout::page::without(std::slice::from_ref(&source.slot), &of_branch);
         for slot in rest {
             let from = address + (slot.start - source.slot.start) as usize;
-            ranges.push((slot, Some(from)));
+            ranges.push((slot, TouchContents::At(from)));
         }
     }
-    ranges.sort_unstable_by_key(|(slot, _)| slot.start);
     ranges
 }
 

@@ -19,12 +19,13 @@ impl DirtySet {
         let start = pages.start() as u64;
         let stack_start = pages.zones().stack.start;
         match self.finder.method() {
-            // A scan skips what is not mapped or not accessible.
-            Method::Scan { .. } => {
+            // A scan skips what is not mapped or not accessible. What a memory has grown by is both where
+            // touches of it are served, and goes when memories shrink.
+            Method::Scan { .. } if !pages.any_grows_by_faults() => {
                 let addresses = start + stack_start..start + pages.dirty_end();
                 self.finder.find(addresses, &mut self.regions)?;
             }
-            Method::Read => {
+            Method::Scan { .. } | Method::Read => {
                 for part in pages.parts() {
                     self.finder.find(start + part.start..start + part.end, &mut self.regions)?;
                 }
