@@ -126,8 +126,7 @@ fn number<N: std::str::FromStr>(report: &str, row: &str, column: usize) -> N {
 }
 
 /// The layers of a plan, as reports call them.
-const LAYERS: [&str; 7] =
-    ["fault", "certain", "recorded", "ranges", "stride", "neighbours", "background"];
+const LAYERS: [&str; 6] = ["fault", "certain", "recorded", "stride", "neighbours", "background"];
 
 #[test]
 fn a_hundred_forks_of_an_image_of_another_node_fetch_each_page_once() {

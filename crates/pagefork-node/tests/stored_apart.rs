@@ -18,7 +18,7 @@ use pagefork_image::{
     SavedInstance,
 };
 use pagefork_node::{
-    ImagePlace, MigrateOptions, MigrateReport, PageTimes, ProgramEnd, ProgramPhase, SecondPlace,
+    ImagePlace, MigrateOptions, MigrateReport, ProgramEnd, ProgramPhase, SecondPlace,
 };
 use pagefork_objects::object_store::ObjectStoreExt;
 use pagefork_objects::object_store::memory::InMemory;
