@@ -233,7 +233,7 @@ impl ComingImage {
 /// of faults in absent pages.
 ///
 /// # Errors
-/// As of [`fetch_image`] and [`RemoteImage::open`].
+/// As of [`fetch_image`] and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before code and pages come.
 ///
 /// # Examples
 ///
@@ -348,6 +348,11 @@ impl ImageSource<'_> {
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
             return Ok(FoundImage::Here(image));
         }
+        // Before anything else travels.
+        IncompleteImage::check_code(remote.head().manifest()).map_err(|why| {
+            let (image, why) = (remote.head().hash(), format!("{why:#}"));
+            NodeError::CodeRefused { image, why }
+        })?;
         let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
         let action = NodeError::io("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;

@@ -5,15 +5,15 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Attached, Node, Pipe, Relay, SUMS, attach, attach_filled, key, start, sum};
-use pagefork_image::{ImageStore, TrustedKeys};
+use pagefork_image::{ImageDraft, ImageStore, PageRuns, SavedCode, TrustedKeys};
 use pagefork_node::{
-    CaptureOptions, ComingImages, FoundImage, MemoryPeer, PageTimes, ProgramEnd, ProgramSource,
-    ProgramStart, SharedImage, StartOptions, start_image,
+    CaptureOptions, ComingImages, FoundImage, MemoryPeer, NodeError, PageTimes, ProgramEnd,
+    ProgramSource, ProgramStart, SharedImage, StartOptions, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -174,6 +174,63 @@ fn what_the_code_of_an_image_takes_is_told_apart() {
     assert!(came < code, "{came} bytes came, of which {code} would be code");
     drop((first, second));
     let _ = std::fs::remove_dir_all(&path);
+}
+
+#[test]
+fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
+    let source = source("machine-source", 78);
+    source.peers.0.lock().unwrap().push(("own".to_owned(), {
+        let peer = source.peer.clone();
+        MemoryPeer { key: key(79).public(), ..peer }
+    }));
+    // The same image, as if better processors had made it, and another ABI.
+    let full = source.images.load(source.images.find("full").unwrap()).unwrap();
+    let tip = full.chain().tip();
+    let own = tip.manifest().instances.iter().map(|instance| instance.code.clone());
+    let own = own.into_iter().find(|code| !code.processor.is_empty()).expect("it says so");
+    for (name, code, complaint) in [
+        (
+            "better",
+            SavedCode { processor: "x86-64-v4".to_owned(), ..own.clone() },
+            "for x86-64-v4 processors",
+        ),
+        ("other", SavedCode { abi: own.abi + 1, ..own.clone() }, "for ABI"),
+        ("full", own, ""),
+    ] {
+        let mut manifest = tip.manifest().clone();
+        for instance in manifest.instances.iter_mut().filter(|of| !of.code.processor.is_empty()) {
+            instance.code = code.clone();
+        }
+        let pages = PageRuns::new(manifest.instances.iter().map(|_| Vec::new()).collect());
+        if name != "full" {
+            let draft = ImageDraft::new(manifest, &pages).sign_with(&[key(3)]);
+            source.images.set_name(name, source.images.save(draft).unwrap().hash()).unwrap();
+        }
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-machine-{name}"));
+        let _ = std::fs::remove_dir_all(&path);
+        let images = ImageStore::open(&path).unwrap();
+        let mut connections = 0;
+        let counted = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&counted);
+        let relay = Relay::new(&source.peer.address, move || {
+            connections += 1;
+            counts.store(connections, Ordering::SeqCst);
+            u64::MAX >> 1
+        });
+        let peer = MemoryPeer { address: relay.address.clone(), key: source.peer.key };
+        let signers = TrustedKeys::from_iter([key(3).public()]);
+        let started = start_image(&peer, &key(79), name, &images, &signers, &on_demand());
+        match started {
+            Ok(_) => assert_eq!(name, "full"),
+            Err(error) => {
+                assert!(matches!(error, NodeError::CodeRefused { .. }), "{error:?}");
+                assert!(error.to_string().contains(complaint), "{error}");
+                assert_eq!(counted.load(Ordering::SeqCst), 1, "nobody asks for the code");
+                assert_eq!(std::fs::read_dir(path.join("code")).unwrap().count(), 0);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&path);
+    }
 }
 
 /// Bytes of all code in a store.
