@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -174,4 +175,51 @@ fn the_parts_of_a_report_are_the_whole_and_the_code_is_told_apart() {
         let came: u64 = LAYERS.iter().map(|layer| number::<u64>(report, layer, 2)).sum();
         assert_eq!(came, here, "{report}");
     }
+}
+
+/// Loads modules, waits for a line, and computes with them. Words are apart by tabs: the command's are by
+/// spaces.
+const SCRIPT: &str = "import\tjson,re,random
+line=input()
+random.seed(5)
+text=json.dumps({'line':line,'numbers':[random.random()for\t_\tin\trange(500)]})
+print(sum(map(int,re.findall('0[.]([0-9]{3})',text))),line)";
+
+#[test]
+fn the_second_start_of_cpython_waits_for_a_tenth_of_what_the_first_one_did() {
+    let guests = match std::env::var_os("PAGEFORK_GUESTS") {
+        Some(directory) => directory.into(),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guests"),
+    };
+    let python = guests.join("python.wasm");
+    if !python.exists() {
+        let reason = format!("there is no {}: run `cargo xtask guests`", python.display());
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
+        println!("skipped: {reason}");
+        return;
+    }
+    let (maker, runner) = (User::new("cpython-maker"), User::new("cpython-runner"));
+    maker.does(&format!("snapshot --store STORE -o python {} -c {SCRIPT}", python.display()));
+    let serving = maker.serve();
+    maker.does(&format!("node trust runner {} --serve", runner.node_key));
+    let (key, address, signer) = (&maker.node_key, &serving.address, &maker.image_key);
+    runner.does(&format!("node trust maker {key} --address {address} --signer {signer}"));
+    // Nothing asks for what is not touched, so the image is not kept.
+    let start = |ahead: &str, line: &str| {
+        let words = format!("restore --store STORE --report --fetch-ahead {ahead} maker/python");
+        let ended = Started::new(&runner, &words).finish(line);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stdout.contains(line.trim()), "{}", ended.stdout);
+        (number::<u64>(&ended.stderr, "fault", 1), number::<u64>(&ended.stderr, "recorded", 1))
+    };
+    let (first, recorded) = start("recorded", "one\n");
+    assert_eq!(recorded, 0, "nothing is known yet");
+    assert!(first > 50, "{first} groups were waited for");
+    // Another line, as another request is.
+    let (second, recorded) = start("recorded", "another\n");
+    println!("{first} groups were waited for, and {second} then, of {recorded} recorded");
+    assert!(
+        second * 10 <= first,
+        "{first} groups first, and {second} then, of {recorded} recorded"
+    );
 }
