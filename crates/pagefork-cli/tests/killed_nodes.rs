@@ -2,6 +2,8 @@
 //! what it prints is wrong, and nobody waits for ever.
 
 mod common;
+#[path = "killed_nodes/steps.rs"]
+mod steps;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -136,18 +138,38 @@ fn wait(child: &mut Child, what: &str) -> i32 {
     code.unwrap().code().unwrap_or(-1)
 }
 
+/// Has two nodes know each other, each the other at this address.
+fn know(nodes: &[Mortal; 2], others: [&str; 2]) {
+    for (number, other) in [(0, 1), (1, 0)] {
+        let (own, address, other) = (&nodes[number], others[number], &nodes[other].user);
+        let (key, signer) = (&other.node_key, &other.image_key);
+        own.user
+            .does(&format!("node trust other {key} --address {address} --run --signer {signer}"));
+        own.user.does(&format!("node trust own {} --address {}", own.user.node_key, own.address));
+    }
+}
+
+/// What the nodes say of a program, once it is on no way any more.
+fn settled(nodes: &[Mortal; 2], program: &str) -> [Option<String>; 2] {
+    let mut phases = [None, None];
+    wait_until("it is settled whose it is", || {
+        phases = [nodes[0].phase(program), nodes[1].phase(program)];
+        let is_open = |line: &String| line.contains("handed over") || line.contains("moves to");
+        !phases.iter().flatten().any(is_open)
+    });
+    phases
+}
+
+/// Whether a node says that it runs a program.
+fn runs(phase: &Option<String>) -> bool {
+    phase.as_ref().is_some_and(|line| line.contains(" runs"))
+}
+
 fn kill(name: &str, is_quic: bool, count: u64, first: u64) {
     let mut nodes = ["a", "b"].map(|which| Mortal::new(&format!("{name}-{which}"), is_quic));
     let module = file(&format!("{name}.wat"), ECHO);
-    for (number, other) in [(0, 1), (1, 0)] {
-        let [own, other] = [&nodes[number], &nodes[other]];
-        let (key, signer) = (&other.user.node_key, &other.user.image_key);
-        own.user.does(&format!(
-            "node trust other {key} --address {} --run --signer {signer}",
-            other.address
-        ));
-        own.user.does(&format!("node trust own {} --address {}", own.user.node_key, own.address));
-    }
+    let [a, b] = [0, 1].map(|which| nodes[which].address.clone());
+    know(&nodes, [&b, &a]);
     let (mut stayed, mut moved, mut lost) = (0, 0, 0);
     for seed in first..first + count {
         let mut random = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) >> 33;
@@ -179,16 +201,7 @@ fn kill(name: &str, is_quic: bool, count: u64, first: u64) {
         thread::sleep(Duration::from_millis(below(100)));
         nodes.iter_mut().for_each(Mortal::start);
         wait(&mut moving, "the command ends");
-        let mut phases = [None, None];
-        wait_until("it is settled whose it is", || {
-            phases = [nodes[0].phase(&program), nodes[1].phase(&program)];
-            !phases
-                .iter()
-                .flatten()
-                .any(|line| line.contains("handed over") || line.contains("moves to"))
-        });
-        let runs =
-            |phase: &Option<String>| phase.as_ref().is_some_and(|line| line.contains(" runs"));
+        let phases = settled(&nodes, &program);
         let owners = phases.iter().filter(|phase| runs(phase)).count();
         assert!(owners <= 1, "seed {seed}: {phases:?}");
         client.write("second\n");

@@ -253,6 +253,29 @@ fn images_of_other_versions_settings_and_processors_are_refused_by_name() {
     assert!(matches!(error, CodeImageError::OtherModule));
 }
 
+/// Code that was made on another machine, and is saved again on this one, needs what it did.
+#[test]
+fn code_that_is_saved_again_needs_the_processor_that_it_was_made_for() {
+    let options = CompileOptions::default();
+    let made_here = CodeKey::new(&wasm(), &options).unwrap();
+    assert_eq!(made_here.level(), CpuLevel::of_this_machine().unwrap());
+    let (module, _) = image();
+    for level in [CpuLevel::V2, CpuLevel::V3] {
+        // As a machine of this level makes one: the level is the last of its fields.
+        let mut bytes = postcard::to_allocvec(&made_here).unwrap();
+        let end = bytes.len() - 1;
+        bytes[end] = level as u8;
+        let key: CodeKey = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(key.level(), level);
+        let mut image = file::head(&module, &module.code.text, &options, key);
+        image.extend(&module.code.text);
+        let found = read_for(&mut &image[..], &options, CpuLevel::V3).unwrap();
+        assert_eq!(found.key.level(), level);
+        let older = read_for(&mut &image[..], &options, CpuLevel::V2);
+        assert_eq!(older.is_ok(), level == CpuLevel::V2, "{level}");
+    }
+}
+
 #[test]
 fn a_key_depends_on_the_module_and_on_every_setting_that_code_depends_on() {
     let options = CompileOptions::default();

@@ -97,6 +97,14 @@ pub enum NodeError {
         /// What came of the last attempt.
         why: String,
     },
+    /// The code of an image cannot run on this machine.
+    #[error("image {image} cannot run here, and is not fetched: {why}")]
+    CodeRefused {
+        /// The image.
+        image: ContentHash,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// The fetch was stopped by this side.
     #[error("the pages are not fetched any more: this node has stopped it")]
     Stopped,

@@ -38,6 +38,8 @@
 
 #![forbid(unsafe_code)]
 
+/// Images that several starts share while their pages come.
+pub(crate) mod coming;
 /// The side of a running node that starts before the pages are here.
 pub(crate) mod start;
 /// Places that keep images and are no nodes.
@@ -87,6 +89,7 @@ pub(crate) mod base;
 
 pub use crate::address::{NodeAddress, Transport};
 pub use crate::base::{NodeError, NodeTimes};
+pub use crate::coming::{ComingImages, SharedImage};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{

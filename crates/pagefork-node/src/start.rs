@@ -182,6 +182,15 @@ impl ComingImage {
         self.fetch.is_finished()
     }
 
+    /// Whether pages are missing that will not come any more: who touches one traps.
+    ///
+    /// # Examples
+    ///
+    /// See [`ComingImages`](crate::ComingImages), which starts such an image anew.
+    pub fn is_lost(&self) -> bool {
+        self.sink.is_over.load(Ordering::Relaxed) && !self.image().is_whole()
+    }
+
     /// Waits until nothing more comes of the first node.
     ///
     /// # Errors
@@ -224,7 +233,7 @@ impl ComingImage {
 /// of faults in absent pages.
 ///
 /// # Errors
-/// As of [`fetch_image`] and [`RemoteImage::open`].
+/// As of [`fetch_image`] and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before code and pages come.
 ///
 /// # Examples
 ///
@@ -281,51 +290,102 @@ pub fn start_image(
     signers: &TrustedKeys,
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
-    let StartOptions { plan, times, others, keep, recall, observe } = options;
-    let whole = || fetch_image(peer, own, name, images, signers, &times.node).map(FoundImage::Here);
-    let began = Instant::now();
-    let mut remote = match RemoteImage::open(peer, own, name, signers, plan.clone(), *times) {
-        Ok(remote) => remote,
-        // A delta, or nothing: who gives images whole says which.
-        Err(NodeError::Refused { .. }) => return whole(),
-        Err(error) => return Err(error),
-    };
-    let head_time = began.elapsed();
-    if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
-        return Ok(FoundImage::Here(image));
+    let source = ImageSource { peer, own, name, images, signers, options };
+    match source.open(true)? {
+        Some(opened) => source.go_on(opened),
+        None => source.whole(),
     }
-    let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
-    let action = NodeError::io("make room for the pages of an image");
-    let image = image.map_err(|error| action(io::Error::other(error)))?;
-    if !image.runs_incomplete() {
-        return whole();
+}
+
+/// An image at a memory node, and how instances of it start.
+pub(crate) struct ImageSource<'a> {
+    pub(crate) peer: &'a MemoryPeer,
+    pub(crate) own: &'a SecretKey,
+    pub(crate) name: &'a str,
+    pub(crate) images: &'a ImageStore,
+    pub(crate) signers: &'a TrustedKeys,
+    pub(crate) options: &'a StartOptions,
+}
+
+/// An image of which the head is here.
+pub(crate) struct OpenedImage {
+    remote: RemoteImage,
+    head_time: Duration,
+}
+
+impl OpenedImage {
+    pub(crate) fn hash(&self) -> ContentHash {
+        self.remote.head().hash()
     }
-    let image_hash = image.hash();
-    let is_over = Arc::<AtomicBool>::default();
-    let sink = Arc::new_cyclic(|this| ImagePages {
-        this: Weak::clone(this),
-        image,
-        images: keep.then(|| images.clone()),
-        notes: recall.then(|| images.clone()),
-        observe: Arc::clone(observe),
-        is_over: Arc::clone(&is_over),
-        own: own.clone(),
-        signers: signers.clone(),
-        plan: plan.clone(),
-        times: *times,
-        waits: Mutex::new(PageWaits { others: others.clone().into(), ..PageWaits::default() }),
-    });
-    if *recall {
-        // What cannot be read is no more than not known.
-        remote.recall(images.touched(image_hash).unwrap_or_default());
+}
+
+impl ImageSource<'_> {
+    /// Gets the head, and, if `certain`, what the plan says of the groups that come with it. `None` of
+    /// what is only to be had whole.
+    pub(crate) fn open(&self, certain: bool) -> Result<Option<OpenedImage>, NodeError> {
+        let Self { peer, own, name, signers, options, .. } = self;
+        let plan = FetchPlan { certain: options.plan.certain && certain, ..options.plan.clone() };
+        let began = Instant::now();
+        match RemoteImage::open(peer, own, name, signers, plan, options.times) {
+            Ok(remote) => Ok(Some(OpenedImage { remote, head_time: began.elapsed() })),
+            // A delta, or nothing: who gives images whole says which.
+            Err(NodeError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
-    // First, since nothing runs without it: pages would share the line with it.
-    let began = Instant::now();
-    fetch_code(peer, own, remote.head(), images, &times.node)?;
-    let code_time = began.elapsed();
-    let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
-    let _over = OverWhenDropped(is_over);
-    Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
+
+    /// Gets all of it.
+    pub(crate) fn whole(&self) -> Result<FoundImage, NodeError> {
+        let Self { peer, own, name, images, signers, options } = self;
+        fetch_image(peer, own, name, images, signers, &options.times.node).map(FoundImage::Here)
+    }
+
+    /// Gets the code, and begins to get the pages, unless all is here.
+    pub(crate) fn go_on(&self, opened: OpenedImage) -> Result<FoundImage, NodeError> {
+        let Self { peer, own, images, signers, options, .. } = self;
+        let StartOptions { plan, times, others, keep, recall, observe } = options;
+        let OpenedImage { mut remote, head_time } = opened;
+        if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
+            return Ok(FoundImage::Here(image));
+        }
+        // Before anything else travels.
+        IncompleteImage::check_code(remote.head().manifest()).map_err(|why| {
+            let (image, why) = (remote.head().hash(), format!("{why:#}"));
+            NodeError::CodeRefused { image, why }
+        })?;
+        let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
+        let action = NodeError::io("make room for the pages of an image");
+        let image = image.map_err(|error| action(io::Error::other(error)))?;
+        if !image.runs_incomplete() {
+            return self.whole();
+        }
+        let image_hash = image.hash();
+        let is_over = Arc::<AtomicBool>::default();
+        let sink = Arc::new_cyclic(|this| ImagePages {
+            this: Weak::clone(this),
+            image,
+            images: keep.then(|| (*images).clone()),
+            notes: recall.then(|| (*images).clone()),
+            observe: Arc::clone(observe),
+            is_over: Arc::clone(&is_over),
+            own: (*own).clone(),
+            signers: (*signers).clone(),
+            plan: plan.clone(),
+            times: *times,
+            waits: Mutex::new(PageWaits { others: others.clone().into(), ..PageWaits::default() }),
+        });
+        if *recall {
+            // What cannot be read is no more than not known.
+            remote.recall(images.touched(image_hash).unwrap_or_default());
+        }
+        // First, since nothing runs without it: pages would share the line with it.
+        let began = Instant::now();
+        fetch_code(peer, own, remote.head(), images, &times.node)?;
+        let code_time = began.elapsed();
+        let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
+        let _over = OverWhenDropped(is_over);
+        Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
+    }
 }
 
 /// Where the pages go.

@@ -37,6 +37,29 @@ impl WaitTimes {
     pub fn sum(&self) -> Duration {
         self.network + self.server + self.handle + self.install
     }
+
+    /// The parts of what those have waited all together, and what remains of that: who waits goes on
+    /// when a group is in its place, which is before the thread that puts it there has gone on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pagefork_node::WaitTimes;
+    ///
+    /// let us = Duration::from_micros;
+    /// let times = WaitTimes { groups: 1, network: us(80), install: us(9), ..WaitTimes::default() };
+    /// assert_eq!(times.parts_of(us(100)), (times, us(11)));
+    /// let woken = WaitTimes { install: us(5), ..times };
+    /// assert_eq!(times.parts_of(us(85)), (woken, us(0)));
+    /// ```
+    pub fn parts_of(self, waited: Duration) -> (Self, Duration) {
+        let before = self.network + self.server + self.handle;
+        let install = self.install.min(waited.saturating_sub(before));
+        let parts = Self { install, ..self };
+        (parts, waited.saturating_sub(parts.sum()))
+    }
 }
 
 /// What the thread that fetches has taken of a processor.

@@ -214,6 +214,26 @@ fn what_does_not_come_is_a_trap_or_an_error_that_names_it() {
     spawned.0.reset(()).unwrap();
 }
 
+/// `Memory::data` has no error to give, so it says by a panic which page did not come, and never gives zeros.
+#[test]
+fn bytes_of_a_memory_that_do_not_all_come_are_not_given() {
+    let Some(remote) = Remote::new("incomplete-data", PATIENCE) else { return };
+    let (mut store, instance) = remote.serving(|| remote.spawn());
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    remote.image.give_up();
+    let said = |panic: Box<dyn std::any::Any + Send>| {
+        let text = panic.downcast_ref::<String>().expect("a text");
+        assert!(text.contains("given up"), "{text}");
+    };
+    let data = || memory.data(&store).len();
+    said(std::panic::catch_unwind(std::panic::AssertUnwindSafe(data)).unwrap_err());
+    let data = || memory.data_mut(&mut store).len();
+    said(std::panic::catch_unwind(std::panic::AssertUnwindSafe(data)).unwrap_err());
+    // The store is as it was.
+    let error = memory.wait(&store, 0..1 << 20).unwrap_err();
+    assert_eq!(error.downcast_ref::<AbsentPage>().unwrap().why, Absence::GivenUp);
+}
+
 #[test]
 fn a_guest_that_has_waited_too_long_can_be_called_again() {
     let Some(remote) = Remote::new("incomplete-late", Duration::from_millis(20)) else { return };

@@ -1,5 +1,6 @@
 //! Images that were asked for by name, from which programs go on.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagefork::image::{ContentHash, ImageStore, StoredImage};
@@ -58,12 +59,13 @@ impl NamedImage {
     pub(crate) fn end(self) {
         let Self::Coming { name, coming, loaded, is_reported, .. } = self else { return };
         let (head, code) = (coming.head_time(), coming.code_time());
-        let residency = coming.image().residency();
+        let image = Arc::clone(coming.image());
         // It says good-bye, and notes what was touched.
         let Some(fetched) = coming.stop_within(GOOD_BYE) else { return };
         if !is_reported {
             return;
         }
+        let residency = image.residency();
         output::say(format_args!(
             "{name}: programs could go on after {}; its head took {}, its code {}",
             milliseconds(loaded.unwrap_or_default()),
@@ -83,8 +85,8 @@ impl NamedImage {
             residency.waits,
             milliseconds(residency.waited),
         ));
-        let (waits, cpu) = (fetched.waits, fetched.cpu);
-        let rest = residency.waited.saturating_sub(waits.sum());
+        let cpu = fetched.cpu;
+        let (waits, rest) = fetched.waits.parts_of(residency.waited);
         let rows = [
             ["", "waited for it", "processor time"].map(str::to_owned).to_vec(),
             row("network", waits.network, Some(cpu.network)),

@@ -1,11 +1,13 @@
 //! Users on one machine, each with a store, keys and nodes that they know.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::{env, fs};
 
-use super::{Ended, pagefork_as};
+use super::remote::confined_other;
+use super::{COMMAND_OF_USER, Ended, SCRATCH_OF_USER, command, pagefork_as, scratch};
 
 /// A user, with directories of their own.
 pub(crate) struct User {
@@ -17,7 +19,7 @@ pub(crate) struct User {
 
 impl User {
     pub(crate) fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nodes-{name}"));
+        let path = scratch().join(format!("nodes-{name}"));
         let _ = fs::remove_dir_all(&path);
         let (config, store) = (path.join("config"), path.join("store"));
         let init = pagefork_as("node init", "", &config);
@@ -69,7 +71,7 @@ impl User {
 
     /// Runs it with these words.
     pub(crate) fn listen_with(&self, words: &str) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        let mut child = Command::new(command())
             .arg("node")
             .args(words.split_whitespace())
             .arg("--store")
@@ -98,5 +100,57 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Whether this user has all rights.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// A user without rights, whom root can be. What it uses is copied to where it can reach it.
+pub(crate) struct Nobody {
+    /// Its directory, in which its own are; what lies beside those is root's.
+    pub(crate) scratch: PathBuf,
+    /// The command.
+    pub(crate) command: PathBuf,
+    /// The tests that run now.
+    pub(crate) tests: PathBuf,
+}
+
+impl Nobody {
+    pub(crate) fn new(name: &str) -> Self {
+        let scratch =
+            env::temp_dir().join(format!("pagefork-nobody-{name}-{}", std::process::id()));
+        fs::create_dir(&scratch).unwrap();
+        fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)).unwrap();
+        let [command, tests] = ["pagefork", "tests"].map(|name| scratch.join(name));
+        fs::copy(super::command(), &command).unwrap();
+        fs::copy(env::current_exe().unwrap(), &tests).unwrap();
+        let own = scratch.join("own");
+        fs::create_dir(&own).unwrap();
+        chown(&own, Some(65534), Some(65534)).unwrap();
+        Self { scratch, command, tests }
+    }
+
+    /// Runs this one as that user.
+    pub(crate) fn command(&self, command: &Path) -> Command {
+        let own = self.scratch.join("own");
+        let mut confined = confined_other("as-nobody");
+        confined.arg(command).current_dir(&own);
+        for variable in ["HOME", "TMPDIR", SCRATCH_OF_USER] {
+            confined.env(variable, &own);
+        }
+        for variable in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"] {
+            confined.env(variable, own.join(variable));
+        }
+        confined.env(COMMAND_OF_USER, &self.command);
+        confined
+    }
+}
+
+impl Drop for Nobody {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
     }
 }

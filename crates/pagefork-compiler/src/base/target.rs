@@ -38,6 +38,11 @@ impl CpuLevel {
         Ok(Self::V3)
     }
 
+    /// The level with this name, if there is one.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::V2, Self::V3].into_iter().find(|level| level.name() == name)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::V2 => "x86-64-v2",

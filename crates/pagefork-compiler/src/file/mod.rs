@@ -92,6 +92,8 @@ const MANY: usize = 1 << 20;
 pub struct CodeKey {
     module: [u8; 32],
     key: [u8; 32],
+    /// What the code needs, which may be less than the machine has that it is on by now.
+    level: CpuLevel,
 }
 
 impl CodeKey {
@@ -105,7 +107,12 @@ impl CodeKey {
         let module: [u8; 32] = add(&mut blake3::Hasher::new(), wasm).finalize().into();
         let about = (FORMAT_VERSION, ABI_VERSION, version(), level, options, module);
         let about = postcard::to_allocvec(&about).expect("plain data in memory");
-        Ok(Self { module, key: blake3::hash(&about).into() })
+        Ok(Self { module, key: blake3::hash(&about).into(), level })
+    }
+
+    /// What the code needs of a processor.
+    pub fn level(&self) -> CpuLevel {
+        self.level
     }
 
     /// BLAKE3 of the module's bytes.
@@ -201,17 +208,13 @@ pub fn is_code_image(bytes: &[u8]) -> bool {
 
 /// A code image up to its text, which follows: together they are the file.
 /// `text` is the module's, wherever it lies.
-///
-/// # Panics
-/// If this machine cannot run the code, since it was compiled here.
 pub fn head(
     module: &CompiledModule,
     text: &[u8],
     options: &CompileOptions,
     key: CodeKey,
 ) -> Vec<u8> {
-    let level = CpuLevel::of_this_machine().expect("code was made here");
-    let origin = Provenance { key, level, options: options.clone() };
+    let origin = Provenance { key, options: options.clone() };
     let mut head = vec![0; HEADER_SIZE];
     head.extend(version().as_bytes());
     let manifest_start = head.len();
@@ -290,7 +293,6 @@ pub fn read_known(
 #[derive(Serialize, Deserialize)]
 struct Provenance {
     key: CodeKey,
-    level: CpuLevel,
     options: CompileOptions,
 }
 
@@ -300,8 +302,8 @@ impl Provenance {
         if !differences.is_empty() {
             return Err(CodeImageError::OtherSettings(differences.join(", ")));
         }
-        if self.level > expected.machine {
-            let (needed, found) = (self.level, expected.machine);
+        if self.key.level > expected.machine {
+            let (needed, found) = (self.key.level, expected.machine);
             return Err(CodeImageError::OtherMachine { needed, found });
         }
         match expected.key {

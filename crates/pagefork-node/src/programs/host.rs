@@ -10,9 +10,10 @@ use pagefork::{Engine, Linker, LoadOptions, Module, Snapshot, Store, StoreLimits
 use pagefork_image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys, check_name};
 use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBuilder, WasiState};
 
+use crate::coming::{ComingImages, SharedImage};
 use crate::fetch::MemoryPeer;
 use crate::place::ImagePlace;
-use crate::start::{FoundImage, StartOptions, start_image};
+use crate::start::{ComingImage, FoundImage, StartOptions};
 
 use super::program::{HeldPages, NodeGuest, ReadyProgram};
 use super::streams::ProgramStreams;
@@ -158,6 +159,8 @@ impl ProgramNodeOptions {
 pub(super) struct ProgramHost {
     pub(super) options: ProgramNodeOptions,
     linker: Linker<NodeGuest>,
+    /// Those whose pages come to programs that were started here.
+    coming: ComingImages,
 }
 
 impl fmt::Debug for ProgramHost {
@@ -174,7 +177,7 @@ impl ProgramHost {
             .and_then(|()| linker.func_wrap("pagefork", "snapshot", || 0_u32).map(drop))
             .and_then(|()| linker.define_memory_discard().map(drop))
             .map_err(|error| format!("{error:#}"))?;
-        Ok(Self { options, linker })
+        Ok(Self { options, linker, coming: ComingImages::default() })
     }
 
     /// Makes a program ready, whose streams these are.
@@ -267,10 +270,14 @@ impl ProgramHost {
             Some((node, image)) => self.fetch(node, image)?,
             None => {
                 let found = images.find(name).and_then(|hash| images.load(hash));
-                FoundImage::Here(found.map_err(|error| failed(&error))?)
+                SharedImage::Here(found.map_err(|error| failed(&error))?)
             }
         };
-        let (snapshot, pages) = self.load(found, options).map_err(|error| failed(&error))?;
+        let loaded = match found {
+            SharedImage::Here(image) => self.load(FoundImage::Here(image), options),
+            SharedImage::Coming(coming) => self.load_coming(coming, options),
+        };
+        let (snapshot, pages) = loaded.map_err(|error| failed(&error))?;
         let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| failed(&error))?;
         self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, pages)
             .map_err(|error| failed(&error))
@@ -296,14 +303,23 @@ impl ProgramHost {
                 pages.push(image);
                 snapshot
             }
-            FoundImage::Coming(coming) => {
-                let image = coming.image();
-                let snapshot = Snapshot::load_incomplete(&self.linker, image, images, options);
-                pages.push(coming);
-                snapshot
-            }
+            FoundImage::Coming(coming) => return self.load_coming(Arc::new(coming), options),
         };
         Ok((snapshot.map_err(|error| format!("{error:#}"))?, pages))
+    }
+
+    /// The same, of an image whose pages come, perhaps to others, too.
+    fn load_coming(
+        &self,
+        coming: Arc<ComingImage>,
+        options: LoadOptions<'_>,
+    ) -> Result<(Snapshot<NodeGuest>, HeldPages), String> {
+        let (image, images) = (coming.image(), &self.options.images);
+        let snapshot = Snapshot::load_incomplete(&self.linker, image, images, options);
+        let snapshot = snapshot.map_err(|error| format!("{error:#}"))?;
+        let mut pages = HeldPages::default();
+        pages.push(coming);
+        Ok((snapshot, pages))
     }
 
     /// Loads a state of a program that went ahead, over the one that came before it.
@@ -365,13 +381,14 @@ impl ProgramHost {
     }
 
     /// An image of another node.
-    fn fetch(&self, node: &str, image: &str) -> Result<FoundImage, String> {
+    fn fetch(&self, node: &str, image: &str) -> Result<SharedImage, String> {
         let ProgramNodeOptions { images, key, peers, start, .. } = &self.options;
         let peer = peers.named(node).ok_or_else(|| {
             format!("no node {node:?} is known here from which images are fetched")
         })?;
-        start_image(&peer, key, image, images, &peers.signers()?, start)
-            .map_err(|error| format!("{node}/{image}: {error}"))
+        let signers = peers.signers()?;
+        let found = self.coming.start(&peer, key, image, images, &signers, start);
+        found.map_err(|error| format!("{node}/{image}: {error}"))
     }
 
     fn builder(&self, streams: &Arc<ProgramStreams>) -> WasiCtxBuilder {

@@ -310,6 +310,8 @@ pub(crate) struct Relay {
     /// Connections of an older number break.
     current: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
+    /// Bytes that it has carried, both ways.
+    pub(crate) carried: Arc<AtomicU64>,
 }
 
 impl Relay {
@@ -330,6 +332,8 @@ impl Relay {
         let (to, now) = (to.to_owned(), Arc::clone(&current));
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
+        let carried = Arc::<AtomicU64>::default();
+        let carries = Arc::clone(&carried);
         thread::spawn(move || {
             for socket in listener.incoming() {
                 let Ok(from) = socket else { return };
@@ -345,13 +349,15 @@ impl Relay {
                     [(from.try_clone().unwrap(), onward.try_clone().unwrap()), (onward, from)];
                 for (from, onward) in ways {
                     let (now, left) = (Arc::clone(&now), Arc::clone(&left));
+                    let carries = Arc::clone(&carries);
                     thread::spawn(move || {
-                        carry(from, onward, &left, stalls, || now.load(Ordering::SeqCst) == number)
+                        let lives = || now.load(Ordering::SeqCst) == number;
+                        carry(from, onward, &left, &carries, stalls, lives)
                     });
                 }
             }
         });
-        Self { address, current, is_over }
+        Self { address, current, is_over, carried }
     }
 
     /// Breaks all connections, and those that come.
@@ -369,6 +375,7 @@ fn carry(
     mut from: TcpStream,
     mut onward: TcpStream,
     left: &AtomicU64,
+    carries: &AtomicU64,
     stalls: bool,
     lives: impl Fn() -> bool,
 ) {
@@ -390,6 +397,7 @@ fn carry(
                 if onward.write_all(&bytes[..count]).is_err() {
                     break;
                 }
+                carries.fetch_add(count as u64, Ordering::SeqCst);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => break,

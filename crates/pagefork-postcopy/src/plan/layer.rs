@@ -10,7 +10,7 @@ use std::ops::Range;
 /// use pagefork_postcopy::PlanLayer;
 ///
 /// assert!(PlanLayer::Fault < PlanLayer::Background);
-/// assert_eq!(PlanLayer::ALL.len(), 7);
+/// assert_eq!(PlanLayer::ALL.len(), 6);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PlanLayer {
@@ -20,8 +20,6 @@ pub enum PlanLayer {
     Certain,
     /// Earlier runs have touched it.
     Recorded,
-    /// It is in a range that the module is known to touch.
-    Ranges,
     /// The faults before have most often had the same distance.
     Stride,
     /// It lies beside a fault.
@@ -32,11 +30,10 @@ pub enum PlanLayer {
 
 impl PlanLayer {
     /// All layers in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::Fault,
         Self::Certain,
         Self::Recorded,
-        Self::Ranges,
         Self::Stride,
         Self::Neighbours,
         Self::Background,

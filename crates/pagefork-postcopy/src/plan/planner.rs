@@ -26,8 +26,6 @@ pub struct FetchPlan {
     pub certain: bool,
     /// Groups that earlier runs have touched, in their order; see [`PlanReport::recorded`].
     pub recorded: Vec<Range<u64>>,
-    /// Groups that the module is known to touch.
-    pub ranges: Vec<Range<u64>>,
     /// Whether to guess from the distances of faults.
     pub stride: bool,
     /// Whether to guess what lies beside faults.
@@ -48,7 +46,6 @@ impl Default for FetchPlan {
         Self {
             certain: true,
             recorded: Vec::new(),
-            ranges: Vec::new(),
             stride: true,
             neighbours: true,
             background: true,
@@ -126,7 +123,6 @@ pub(crate) struct Planner {
     /// Groups of layers whose answers were lost.
     again: VecDeque<(u64, PlanLayer)>,
     recorded: ListLayer,
-    ranges: ListLayer,
     stride: StrideLayer,
     neighbours: NeighbourLayer,
     guesses: VecDeque<(u64, PlanLayer)>,
@@ -151,7 +147,6 @@ impl Planner {
             urgent: VecDeque::new(),
             again: VecDeque::new(),
             recorded: ListLayer::new(within(plan.recorded.clone(), groups)),
-            ranges: ListLayer::new(within(plan.ranges.clone(), groups)),
             stride: StrideLayer::new(),
             neighbours: NeighbourLayer::new(),
             guesses: VecDeque::new(),
@@ -280,7 +275,6 @@ impl Planner {
         }
         let again = self.again.pop_front();
         let known = again.or_else(|| self.recorded.next().map(of(PlanLayer::Recorded)));
-        let known = known.or_else(|| self.ranges.next().map(of(PlanLayer::Ranges)));
         if let Some(known) = known.or_else(|| self.guesses.pop_front()) {
             return Some(known);
         }
@@ -386,29 +380,23 @@ mod tests {
 
     #[test]
     fn layers_have_their_turn_in_order_and_each_group_is_asked_for_once() {
-        let plan = FetchPlan {
-            recorded: vec![7..9, 3..4],
-            ranges: vec![2..5],
-            background: true,
-            ..quiet()
-        };
+        let plan = FetchPlan { recorded: vec![7..9, 3..4], background: true, ..quiet() };
         let mut planner = Planner::new(plan, 10, Duration::ZERO);
         planner.announced(8);
         planner.fault(5);
-        assert_eq!(groups(&mut planner, 1, 3), [5, 7, 3, 2]);
-        assert_eq!(groups(&mut planner, 9, 9), [4, 0, 1, 6, 9]);
+        assert_eq!(groups(&mut planner, 1, 3), [5, 7, 3, 0]);
+        assert_eq!(groups(&mut planner, 9, 9), [1, 2, 4, 6, 9]);
         assert_eq!(groups(&mut planner, 9, 9), [0; 0]);
         arrive(&mut planner, 0..10);
         assert!(planner.is_whole());
         let count = |layer| planner.report().counts(layer).arrived;
-        assert_eq!(PlanLayer::ALL.map(count), [1, 1, 2, 2, 0, 0, 4]);
+        assert_eq!(PlanLayer::ALL.map(count), [1, 1, 2, 0, 0, 6]);
     }
 
     #[test]
     fn each_layer_is_switched_by_itself() {
         for (layer, plan) in [
             (PlanLayer::Recorded, FetchPlan { recorded: vec![0..4], ..quiet() }),
-            (PlanLayer::Ranges, FetchPlan { ranges: vec![0..4], ..quiet() }),
             (PlanLayer::Stride, FetchPlan { stride: true, ..quiet() }),
             (PlanLayer::Neighbours, FetchPlan { neighbours: true, ..quiet() }),
             (PlanLayer::Background, FetchPlan { background: true, ..quiet() }),

@@ -123,3 +123,61 @@ fn decompress(bytes: &[u8], size: usize) -> Result<Vec<u8>, ProtocolError> {
 fn decompress(_: &[u8], _: usize) -> Result<Vec<u8>, ProtocolError> {
     Err(ProtocolError::Unexpected("a compressed group, though this build decompresses none"))
 }
+
+#[cfg(all(test, feature = "compression"))]
+mod tests {
+    use super::*;
+
+    /// Bytes that nothing compresses: other ones for each number.
+    fn noise(number: u64) -> Vec<u8> {
+        let mut word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let next = std::iter::repeat_with(|| {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word.to_le_bytes()
+        });
+        next.take(2048).flatten().collect()
+    }
+
+    /// Whether a group that compresses well is tried.
+    fn tries(encoder: &mut BodyEncoder) -> bool {
+        match encoder.encode(&[7; 16384]) {
+            GroupBody::Zstd(packed) => packed.len() < 100,
+            GroupBody::Plain(bytes) => bytes != [7; 16384],
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn compressing_rests_after_groups_that_did_not_become_smaller_and_is_tried_again() {
+        let mut encoder = BodyEncoder::new(true);
+        for number in 1..u64::from(BodyEncoder::FAILED_MAX) {
+            assert_eq!(encoder.encode(&noise(number)), GroupBody::Plain(noise(number)));
+        }
+        assert!(tries(&mut encoder), "too few have failed");
+        for number in 0..u64::from(BodyEncoder::FAILED_MAX) {
+            assert_eq!(encoder.encode(&noise(number)), GroupBody::Plain(noise(number)));
+        }
+        // Zeros are told from others all the same, and use up none of the rest.
+        assert_eq!(encoder.encode(&[0; 16384]), GroupBody::Zeros);
+        for skipped in 0..BodyEncoder::SKIPPED {
+            assert!(!tries(&mut encoder), "{skipped}");
+        }
+        assert!(tries(&mut encoder), "it rests for ever");
+        // One that fails then decides about the next many.
+        for number in 0..u64::from(BodyEncoder::FAILED_MAX) {
+            encoder.encode(&noise(number));
+        }
+        for _ in 0..BodyEncoder::SKIPPED {
+            assert!(!tries(&mut encoder));
+        }
+        assert_eq!(encoder.encode(&noise(9)), GroupBody::Plain(noise(9)));
+        assert!(!tries(&mut encoder), "it is tried for all again");
+    }
+
+    #[test]
+    fn a_peer_that_decompresses_nothing_gets_nothing_compressed() {
+        assert!(!tries(&mut BodyEncoder::new(false)));
+    }
+}

@@ -16,6 +16,7 @@ use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
 use crate::api::stored::{LoadOptions, is_own, load_chain};
 use crate::base::error::{Result, SnapshotError};
+use crate::run::code_store;
 use crate::run::save::base_of_layout;
 use crate::store::frozen::SavedAs;
 
@@ -152,6 +153,29 @@ impl IncompleteImage {
                 offset / GROUP_SIZE..end.div_ceil(GROUP_SIZE)
             })
             .collect()
+    }
+
+    /// Whether the code of an image can run on this machine, as far as its manifest says: who has to get
+    /// code and pages first asks before. What it does not say, loading finds.
+    ///
+    /// # Errors
+    /// [`SnapshotError::NoCode`] if the code is of another ABI, or for processors that can do more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::IncompleteImage;
+    /// use pagefork::image::{Manifest, SavedCode, SavedInstance};
+    ///
+    /// let mut manifest = Manifest { instances: vec![SavedInstance::default()], ..Manifest::default() };
+    /// IncompleteImage::check_code(&manifest)?;
+    /// let (abi, processor) = (0, "x86-64-v9".to_owned());
+    /// manifest.instances[0].code = SavedCode { abi, processor, ..SavedCode::default() };
+    /// IncompleteImage::check_code(&manifest).unwrap_err();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn check_code(manifest: &Manifest) -> Result<()> {
+        code_store::check(manifest)
     }
 
     /// Manifest and signatures.

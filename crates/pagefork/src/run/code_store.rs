@@ -1,9 +1,10 @@
 //! Code images in a store of images: each once, by its hash.
 
 use pagefork_compiler::CpuLevel;
-use pagefork_image::{ContentHash, ImageError, ImageStore};
+use pagefork_image::{ContentHash, ImageError, ImageStore, Manifest, SavedCode};
+use pagefork_layout::ABI_VERSION;
 
-use crate::base::error::Result;
+use crate::base::error::{Result, SnapshotError};
 use crate::code::code_file;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
@@ -42,10 +43,39 @@ pub(crate) fn load(engine: &Engine, images: &ImageStore, hash: ContentHash) -> R
     Ok(module.with_code_hash(hash))
 }
 
-/// The processors that code is made for here, in words.
+/// The processors that the code of a captured store's instances was made for, in words: none of what the
+/// host made.
+pub(crate) fn processors(frozen: &Frozen) -> Vec<String> {
+    let modules = frozen.instances.iter().map(|instance| &instance.module);
+    let level = |module: &Module| (!module.is_of_host()).then(|| module.code_key().level());
+    modules.map(|module| level(module).map(|level| level.to_string()).unwrap_or_default()).collect()
+}
+
+/// Whether code that an image names can run here, as far as the image says.
 ///
 /// # Errors
-/// If there is no code for this machine.
-pub(crate) fn processor() -> Result<String> {
-    Ok(CpuLevel::of_this_machine()?.to_string())
+/// [`SnapshotError::NoCode`] if it is of another ABI, or for processors that can do more than this one.
+pub(crate) fn check(manifest: &Manifest) -> Result<()> {
+    let machine = CpuLevel::of_this_machine()?;
+    for instance in &manifest.instances {
+        let SavedCode { hash, abi, processor } = &instance.code;
+        // Of what the host made, and of images that do not say it, nothing is known.
+        if processor.is_empty() {
+            continue;
+        }
+        let why = if *abi != ABI_VERSION {
+            format!("it is for ABI {abi}, this is ABI {ABI_VERSION}: capture the program anew")
+        } else if CpuLevel::named(processor).is_none_or(|needed| needed > machine) {
+            format!(
+                "it is for {processor} processors, this one is {machine}: code that a program runs in is \
+                 not made again, so start the program on a machine like this one, and capture it there"
+            )
+        } else {
+            continue;
+        };
+        let name = if instance.name.is_empty() { "an instance" } else { &instance.name };
+        let (module, hash) = (instance.module.to_string(), hash.to_string());
+        return Err(SnapshotError::NoCode { name: name.to_owned(), module, hash, why }.into());
+    }
+    Ok(())
 }

@@ -32,8 +32,8 @@ struct InstanceForm {
     imports: ImportsRecord,
 }
 
-/// The manifest of a full image, without pages.
-pub(crate) fn manifest(record: &StoreRecord, processor: &str) -> Manifest {
+/// The manifest of a full image, without pages. The code of its instances is for these processors.
+pub(crate) fn manifest(record: &StoreRecord, processors: &[String]) -> Manifest {
     let functions = record.host_functions.iter().map(|function| SavedHostFunction {
         module: function.module.clone(),
         name: function.name.clone(),
@@ -42,9 +42,10 @@ pub(crate) fn manifest(record: &StoreRecord, processor: &str) -> Manifest {
         handle: reference.handle,
         bytes: reference.bytes.clone(),
     });
+    let instances = record.instances.iter().zip(processors);
     let types = record.host_functions.iter().map(|function| function.ty.clone()).collect();
     Manifest {
-        instances: record.instances.iter().map(|of| saved_instance(of, processor)).collect(),
+        instances: instances.map(|(of, processor)| saved_instance(of, processor)).collect(),
         main: record.main,
         host_functions: functions.collect(),
         host_references: references.collect(),

@@ -551,7 +551,7 @@ impl<T: 'static> Snapshot<T> {
         }
         let record = save::record(frozen, &mut naming)?;
         code_store::save(images, frozen)?;
-        let mut manifest = manifest::manifest(&record, &code_store::processor()?);
+        let mut manifest = manifest::manifest(&record, &code_store::processors(frozen));
         for (saved, instance) in manifest.instances.iter_mut().zip(&frozen.instances) {
             saved.extents = instance.image.extents().to_vec();
         }
