@@ -271,6 +271,9 @@ impl ArrivingProgram {
         if self.offer.has_sockets && node.options().listeners.is_empty() {
             return Err("this node has no listening sockets for programs".to_owned());
         }
+        if let Some(needs) = &self.offer.needs {
+            needs.check(node.host(), self.offer.has_sockets)?;
+        }
         node.place_of_arrival(*program, epoch)
     }
 

@@ -380,6 +380,15 @@ impl ProgramHost {
         }
     }
 
+    /// Whether what a program has of WASI can be had here: its directories, and the files that it has open
+    /// in them.
+    pub(super) fn check_state(&self, wasi: &WasiState, has_sockets: bool) -> Result<(), String> {
+        let mut builder = self.builder(&Arc::default());
+        self.pass_sockets(&mut builder, has_sockets)?;
+        self.share(&mut builder, wasi.preopens())?;
+        builder.restore(wasi).map(drop).map_err(|error| error.to_string())
+    }
+
     /// An image of another node.
     fn fetch(&self, node: &str, image: &str) -> Result<SharedImage, String> {
         let ProgramNodeOptions { images, key, peers, start, .. } = &self.options;

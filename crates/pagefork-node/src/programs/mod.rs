@@ -19,6 +19,7 @@ mod client;
 mod host;
 mod kept;
 mod moving;
+mod needs;
 mod node;
 mod program;
 mod records;

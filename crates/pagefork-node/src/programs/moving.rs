@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use pagefork::{SaveOptions, Snapshot};
 use pagefork_image::{ContentHash, ImageError, PublicKey, copy_image};
 use pagefork_postcopy::{
-    KnownRecords, MigrationId, MigrationSource, SourceInput, SourceOutput, SourceState,
+    KnownRecords, MigrationId, MigrationSource, MigrationStep, SourceInput, SourceOutput,
+    SourceState,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,7 @@ use super::capture::{CaptureFailure, CapturedProgram, MovingRecord};
 use super::client::NodeLink;
 use super::host::random;
 use super::kept::{self, KeptImage};
+use super::needs::ProgramNeeds;
 use super::node::ProgramNode;
 use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::records::LeavingRecord;
@@ -205,6 +207,7 @@ pub(super) fn begin(
         unsaved: None,
         is_named: false,
         noted: None,
+        needs: None,
         changes_end: 0,
         changes_waiting: 0,
         rests_since: None,
@@ -250,6 +253,7 @@ pub(super) fn go_on(
         // Its process has seen to that, if it could.
         is_named: true,
         noted: None,
+        needs: None,
         changes_end: 0,
         changes_waiting: 0,
         rests_since: None,
@@ -293,6 +297,8 @@ struct MovingProgram {
     is_named: bool,
     /// A record that need not be on the disk yet.
     noted: Option<LeavingRecord>,
+    /// What the program needs of the target.
+    needs: Option<ProgramNeeds>,
     /// Behind the last byte so far of what goes along with the hand-over.
     changes_end: u64,
     /// Bytes of it that the network was not offered yet.
@@ -335,6 +341,7 @@ impl MovingProgram {
     /// # Errors
     /// Why the program goes on here.
     fn until_handed_over(&mut self, outputs: Vec<SourceOutput>) -> Result<(), String> {
+        self.needs = Some(ProgramNeeds::of(&self.program, self.options.patience)?);
         let mut events = self.carry_out_connected(outputs)?;
         while !events.contains(&MoveEvent::Accepted) {
             events = self.next_events(self.options.patience)?;
@@ -731,6 +738,7 @@ impl MovingProgram {
                     self.noted = Some(record);
                 }
                 SourceOutput::Send(message) => {
+                    let is_first = matches!(message.step, MigrationStep::Offer { .. });
                     let offer = MoveOffer {
                         program: self.program.id,
                         name: self.program.name.clone(),
@@ -738,6 +746,7 @@ impl MovingProgram {
                         has_sockets: self.has_sockets,
                         signer: *self.node.options().image_key.public().as_bytes(),
                         second: self.second(),
+                        needs: self.needs.clone().filter(|_| is_first),
                     };
                     if let Some(link) = &mut self.link {
                         link.push(&ClientRequest::Move { offer, message });

@@ -29,7 +29,7 @@ fn times() -> NodeTimes {
     NodeTimes { idle: IDLE, ..NodeTimes::default() }
 }
 
-fn node(name: &str, transport: Transport) -> (ProgramNode, MemoryPeer) {
+pub(super) fn node(name: &str, transport: Transport) -> (ProgramNode, MemoryPeer) {
     node_with(name, transport, times())
 }
 

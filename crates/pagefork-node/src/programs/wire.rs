@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::moving::MigrateReport;
+use super::needs::ProgramNeeds;
 use super::snapshots::CaptureReport;
 
 /// Bytes of a message at most, its length not counted.
@@ -212,6 +213,8 @@ pub(super) struct MoveOffer {
     pub(super) signer: [u8; 32],
     /// What will have its pages, too.
     pub(super) second: Option<SecondPlace>,
+    /// What it needs, with the first step.
+    pub(super) needs: Option<ProgramNeeds>,
 }
 
 /// Who has the streams of a program: 16 random bytes of the client's choice. It may attach again

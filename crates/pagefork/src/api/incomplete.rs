@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use pagefork_image::{
     ContentHash, GROUP_SIZE, ImageChain, ImageHead, ImageLimits, ImageReader, ImageStore, Manifest,
-    ReadAt,
+    ReadAt, SavedCode,
 };
+use pagefork_layout::ABI_VERSION;
 use pagefork_pages::{IncompletePages, PAGE_GROUP, ResidencyCounts};
 
 use crate::api::linker::Linker;
@@ -176,6 +177,24 @@ impl IncompleteImage {
     /// ```
     pub fn check_code(manifest: &Manifest) -> Result<()> {
         code_store::check(manifest)
+    }
+
+    /// What an image that is saved here says of its code, but for which it is, and what processors it is
+    /// for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::IncompleteImage;
+    /// use pagefork::image::{Manifest, SavedCode, SavedInstance};
+    ///
+    /// let code = SavedCode { processor: "x86-64-v2".to_owned(), ..IncompleteImage::own_code() };
+    /// let instances = vec![SavedInstance { code, ..SavedInstance::default() }];
+    /// IncompleteImage::check_code(&Manifest { instances, ..Manifest::default() })?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn own_code() -> SavedCode {
+        SavedCode { abi: ABI_VERSION, ..SavedCode::default() }
     }
 
     /// Manifest and signatures.

@@ -3,6 +3,7 @@
 
 mod engine;
 pub(crate) mod store;
+mod needs;
 pub(crate) mod limiter;
 mod epoch;
 mod call_hook;

@@ -497,7 +497,7 @@ impl<T> Store<T> {
         crate::run::core_dump::write(&self.full().inner, name, backtrace)
     }
 
-    fn full(&self) -> &Full<T> {
+    pub(crate) fn full(&self) -> &Full<T> {
         // SAFETY: the pointer is valid and `self` is borrowed.
         unsafe { self.full.as_ref() }
     }

@@ -47,8 +47,12 @@ pub(crate) fn load(engine: &Engine, images: &ImageStore, hash: ContentHash) -> R
 /// host made.
 pub(crate) fn processors(frozen: &Frozen) -> Vec<String> {
     let modules = frozen.instances.iter().map(|instance| &instance.module);
-    let level = |module: &Module| (!module.is_of_host()).then(|| module.code_key().level());
-    modules.map(|module| level(module).map(|level| level.to_string()).unwrap_or_default()).collect()
+    modules.map(|module| processor(module).unwrap_or_default()).collect()
+}
+
+/// The processors that a module's code was made for, in words, unless the host made it.
+pub(crate) fn processor(module: &Module) -> Option<String> {
+    (!module.is_of_host()).then(|| module.code_key().level().to_string())
 }
 
 /// Whether code that an image names can run here, as far as the image says.

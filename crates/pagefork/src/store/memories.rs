@@ -34,9 +34,14 @@ impl StoreGroup {
 
     /// Bytes that all memories have, or none if there is no limit.
     pub(crate) fn memory_total_if_limited(&self) -> u64 {
-        if self.limits.memory_total == u64::MAX {
-            return 0;
+        match self.limits.memory_total {
+            u64::MAX => 0,
+            _ => self.memory_total(),
         }
+    }
+
+    /// Bytes that all memories have.
+    pub(crate) fn memory_total(&self) -> u64 {
         let slots = self.instances.iter().map(|instance| &instance.slot);
         slots.flat_map(|slot| (0..slot.memory_count()).map(|index| slot.memory_size(index))).sum()
     }
