@@ -49,6 +49,7 @@ impl Stage {
                 }
                 None => {
                     calls += 1;
+                    assert!(calls <= 2 * CALLS as u32, "no call is seen to change anything");
                     let call = suspend::call(&mut program.store, &turn, &[Val::I32(1)], Some(1));
                     progress = Some(call.expect("it does not trap"));
                 }
