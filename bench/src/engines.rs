@@ -2,12 +2,21 @@
 
 /// Pagefork, as its users would set it up.
 pub(crate) mod pagefork {
-    use pagefork::{Config, Engine, Store};
+    use pagefork::{CodeBounds, Config, Engine, GrowthKind, Store, StrategyConfig};
 
     /// An engine whose guests can be interrupted, or not.
     pub(crate) fn engine(interruptible: bool) -> Engine {
         let mut config = Config::new();
         config.interruption(interruptible);
+        Engine::new(&config).expect("this machine runs guests")
+    }
+
+    /// One whose memories stay accessible as far as the last runs have grown them, where that is quicker.
+    pub(crate) fn engine_that_keeps() -> Engine {
+        let (growth, code) = (GrowthKind::Auto, CodeBounds::Dual);
+        let mut config = Config::new();
+        config.interruption(false);
+        config.strategies(StrategyConfig { growth, code, ..StrategyConfig::default() });
         Engine::new(&config).expect("this machine runs guests")
     }
 
@@ -29,6 +38,11 @@ pub(crate) mod wasmtime {
         let mut config = Config::new();
         config.epoch_interruption(interruptible);
         Engine::new(&config).expect("this machine runs guests")
+    }
+
+    /// The same: it has no choice of how memories grow.
+    pub(crate) fn engine_that_keeps() -> Engine {
+        engine(false)
     }
 
     /// A module that such an engine has compiled and written.

@@ -81,6 +81,14 @@ fn main() -> ExitCode {
         eprintln!("there is no benchmark {unknown:?}; there are {}", known.join(", "));
         return ExitCode::from(2);
     }
+    let missing = pagefork_bench::pageman::missing();
+    if !missing.is_empty() && (names.is_empty() || names.iter().any(|name| name == "pageman")) {
+        eprintln!("of `pageman` guests are missing, and with them rows: {}", missing.join(", "));
+        if record {
+            eprintln!("nothing is measured, because half a table is not recorded");
+            return ExitCode::FAILURE;
+        }
+    }
     for (name, run) in ALL {
         // Without its WASI the peer cannot serve: not to be measured unless asked.
         let alone = cfg!(feature = "peer") && !cfg!(feature = "peer-wasi") && *name == "serve";

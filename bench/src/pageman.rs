@@ -4,11 +4,12 @@ mod programs;
 mod unmapping;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::grid::{Contestant, Grid, Maker};
 use crate::measure::{Effort, Size};
-use crate::programs::fetched;
+use crate::programs::{fetched, is_there};
 use crate::report::Report;
 
 /// A way to have `mmap`, and the guests that are built so.
@@ -68,12 +69,15 @@ struct Case {
     goal: f64,
     /// Others cannot do it.
     alone: bool,
+    /// Memories stay accessible as far as the last runs have grown them, in engines that can.
+    keeps: bool,
 }
 
 const fn case(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
     let (live, alone) = (0, false);
     let guest = |way: &Way| way.plain;
-    Case { name, export: "map_and_unmap", kib, count, written, live, guest, goal, alone }
+    let (export, keeps) = ("map_and_unmap", false);
+    Case { name, export, kib, count, written, live, guest, goal, alone, keeps }
 }
 
 const fn fresh(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
@@ -83,6 +87,11 @@ const fn fresh(name: &'static str, kib: u32, count: u32, written: u32, goal: f64
 /// As [`fresh`], with as much memory at first as each compiler gives: emscripten 16 MiB, others little.
 const fn grown(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
     Case { export: "map_fresh", ..case(name, kib, count, written, goal) }
+}
+
+/// As [`grown`], by engines that keep memory accessible.
+const fn kept(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
+    Case { keeps: true, ..grown(name, kib, count, written, goal) }
 }
 
 const fn many(name: &'static str, live: u32) -> Case {
@@ -97,7 +106,7 @@ const fn reserved(name: &'static str, live: u32) -> Case {
 }
 
 /// Each is done in an instance of its own, which is there already; fresh memory in a new one.
-const CASES: [Case; 27] = [
+const CASES: [Case; 28] = [
     case("map and unmap 64 KiB, 1000 times", 64, 1000, 0, 0.95),
     case("map and unmap 1 MiB, 100 times", 1 << 10, 100, 0, 0.95),
     case("map and unmap 64 MiB, 4 times", 64 << 10, 4, 0, 0.95),
@@ -117,6 +126,7 @@ const CASES: [Case; 27] = [
     fresh("new instance, map 1 MiB 32 times and write each page", 1 << 10, 32, 1, 1.3),
     grown("little memory at first, map 64 KiB 64 times", 64, 64, 0, 10.0),
     grown("little memory at first, map 64 KiB 64 times and write each page", 64, 64, 1, 1.3),
+    kept("the same, where growth keeps memory accessible, and write each page", 64, 64, 1, 1.3),
     many("unmap and map one of 10 live maps, 1000 times", 10),
     many("unmap and map one of 1000 live maps, 1000 times", 1000),
     many("unmap and map one of 10000 live maps, 1000 times", 10_000),
@@ -126,6 +136,17 @@ const CASES: [Case; 27] = [
     reserved("unmap and reserve one of 10000 live maps, 1000 times", 10_000),
     reserved("unmap and reserve one of 100000 live maps, 1000 times", 100_000),
 ];
+
+/// The guests that are not there, and what builds them: rows or columns are left out without them.
+pub fn missing() -> Vec<String> {
+    let others = WAYS.iter().flat_map(|way| [way.plain, way.small_pages, way.roomy]);
+    let others = others.chain(programs::GUESTS).map(|file| (file, "guests"));
+    let compared = programs::MALLOC_GUESTS.iter().chain(programs::PROGRAM_GUESTS.iter().flatten());
+    let compared = compared.map(|file| (*file, "guests --compared"));
+    let all: BTreeSet<(&str, &str)> = others.chain(compared).collect();
+    let missing = all.into_iter().filter(|(file, _)| !is_there(file));
+    missing.map(|(file, command)| format!("{file} (`cargo xtask {command}`)")).collect()
+}
 
 /// Times each case in every guest that is there and has room for it.
 pub fn run(size: Size) -> Report {
@@ -169,7 +190,13 @@ pub fn run(size: Size) -> Report {
         programs::given_back(size),
     ];
     let further = further.iter().filter(|grid| !grid.lines.is_empty());
-    further.fold(Report::of_grid("pageman", &grid), |report, grid| report.and(grid, "pageman"))
+    let report = Report::of_grid("pageman", &grid);
+    let mut report = further.fold(report, |report, grid| report.and(grid, "pageman"));
+    let missing = missing();
+    if !missing.is_empty() {
+        report.text += &format!("\nLeft out, as they are not there: {}.\n", missing.join(", "));
+    }
+    report
 }
 
 fn in_peer(column: &str) -> String {
@@ -189,7 +216,7 @@ macro_rules! side {
 
             /// One iteration of a case; `None` if there is no room for all that lives beside.
             pub(super) fn work(wasm: &[u8], case: &'static Case) -> Option<Run> {
-                let pre = linked(wasm);
+                let pre = linked(wasm, case);
                 let arguments = (case.kib, case.count, case.written);
                 if case.export == "map_fresh" {
                     return Some(Box::new(move || {
@@ -208,7 +235,7 @@ macro_rules! side {
 
             /// The calls of a case, and what makes up for what they unmap; `None` as above.
             pub(super) fn two_calls(wasm: &[u8], case: &'static Case) -> Option<(Run, Run)> {
-                let pre = linked(wasm);
+                let pre = linked(wasm, case);
                 let (mut store, instance) = start(&pre, case)?;
                 let call = find(&mut store, &instance, case.export);
                 let refill = find(&mut store, &instance, "refill");
@@ -241,8 +268,12 @@ macro_rules! side {
                 Some((store, instance))
             }
 
-            fn linked(wasm: &[u8]) -> InstancePre<()> {
-                let engine = crate::engines::$engine::engine(false);
+            fn linked(wasm: &[u8], case: &Case) -> InstancePre<()> {
+                let engine = if case.keeps {
+                    crate::engines::$engine::engine_that_keeps()
+                } else {
+                    crate::engines::$engine::engine(false)
+                };
                 let module = Module::new(&engine, wasm).expect("a valid module");
                 let mut linker = Linker::new(&engine);
                 for import in module.imports() {

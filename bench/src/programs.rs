@@ -69,11 +69,7 @@ pub(crate) fn run(size: Size, interruptible: bool) -> Vec<Row> {
 /// The bytes of a guest that `cargo xtask guests` provides; `None`, with a word
 /// on standard error, if it is not there.
 pub(crate) fn fetched(file: &str) -> Option<Vec<u8>> {
-    let directory = std::env::var_os("PAGEFORK_GUESTS").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guests")),
-        PathBuf::from,
-    );
-    let path = directory.join(file);
+    let path = place(file);
     match std::fs::read(&path) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
@@ -81,6 +77,19 @@ pub(crate) fn fetched(file: &str) -> Option<Vec<u8>> {
             None
         }
     }
+}
+
+/// Whether such a guest is there.
+pub(crate) fn is_there(file: &str) -> bool {
+    place(file).exists()
+}
+
+fn place(file: &str) -> PathBuf {
+    let directory = std::env::var_os("PAGEFORK_GUESTS").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guests")),
+        PathBuf::from,
+    );
+    directory.join(file)
 }
 
 fn measure(program: &Program, size: Size, interruptible: bool) -> Option<Row> {

@@ -34,7 +34,7 @@ use crate::generate::Case;
 pub use crate::image::image;
 pub use crate::load::load;
 use crate::ours::{Engines, Ours};
-pub use crate::page_manager::page_manager;
+pub use crate::page_manager::{page_manager, page_manager_by_emscripten};
 pub use crate::postcopy::postcopy;
 use crate::random::Random;
 pub use crate::reset_slot::reset_slot;

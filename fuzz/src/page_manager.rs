@@ -95,11 +95,17 @@ enum Answer {
     Status(i32),
 }
 
-/// The guest; `None` if it was not built.
-static GUEST: LazyLock<Option<InstancePre<Answer>>> = LazyLock::new(|| {
+/// The guest as `zig cc` builds it; `None` if it was not built.
+static GUEST: LazyLock<Option<InstancePre<Answer>>> = LazyLock::new(|| guest("pageman_calls.wasm"));
+
+/// The same by emscripten, for a single thread.
+static GUEST_BY_EMSCRIPTEN: LazyLock<Option<InstancePre<Answer>>> =
+    LazyLock::new(|| guest("emscripten_calls.wasm"));
+
+fn guest(file: &str) -> Option<InstancePre<Answer>> {
     let directory = std::env::var("PAGEFORK_GUESTS")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guests").to_owned());
-    let path = Path::new(&directory).join("pageman_calls.wasm");
+    let path = Path::new(&directory).join(file);
     if !path.exists() {
         let missing = format!("there is no {}: run `cargo xtask guests`", path.display());
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}");
@@ -126,7 +132,7 @@ static GUEST: LazyLock<Option<InstancePre<Answer>>> = LazyLock::new(|| {
         linker.func_new(import.module(), import.name(), ty, stub).expect("a new name");
     }
     Some(linker.instantiate_pre(&module).expect("all is linked"))
-});
+}
 
 fn exported(caller: &mut Caller<'_, Answer>) -> Result<Memory> {
     let memory = caller.get_export("memory").and_then(|export| export.into_memory());
@@ -155,7 +161,16 @@ fn discard(mut caller: Caller<'_, Answer>, start: u32, length: u32) -> Result<i3
 /// Calls of the page manager have the results that the model says, and all that is mapped has the
 /// bytes that were written; free pages that the page map calls zero are.
 pub fn page_manager(data: &[u8]) {
-    let Some(pre) = &*GUEST else { return };
+    calls_of(GUEST.as_ref(), data);
+}
+
+/// The same of the guest that emscripten builds.
+pub fn page_manager_by_emscripten(data: &[u8]) {
+    calls_of(GUEST_BY_EMSCRIPTEN.as_ref(), data);
+}
+
+fn calls_of(guest: Option<&InstancePre<Answer>>, data: &[u8]) {
+    let Some(pre) = guest else { return };
     let mut input = Unstructured::new(data);
     let mut world = World::start(pre);
     for _ in 0..ACTIONS_MAX {
@@ -192,6 +207,11 @@ impl World {
         world.states = world.read_map();
         let first = world.states.iter().position(|state| *state != 3);
         world.pages[..first.expect("a heap")].fill(Page::Foreign);
+        // A C library's own malloc has some by sbrk.
+        let taken = Mapped { protection: 3, reserved: false, shared: false, byte: None };
+        for page in (0..world.states.len()).filter(|page| world.states[*page] >= 8) {
+            world.pages[page] = Page::Mapped(taken);
+        }
         world.look();
         world
     }

@@ -64,6 +64,12 @@ fn page_manager() {
 }
 
 #[test]
+#[ignore = "needs emscripten: a part of `cargo xtask soak`"]
+fn page_manager_by_emscripten() {
+    short_run(pagefork_fuzz::page_manager_by_emscripten, 2_000, 2000);
+}
+
+#[test]
 fn image() {
     short_run(pagefork_fuzz::image, 4_000, 200);
 }

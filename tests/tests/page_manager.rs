@@ -5,11 +5,15 @@
 mod guests;
 #[path = "page_manager/clang.rs"]
 mod clang;
+#[path = "page_manager/emscripten.rs"]
+mod emscripten;
 #[path = "page_manager/giving_back.rs"]
 mod giving_back;
 #[path = "page_manager/lies.rs"]
 mod lies;
 mod partner;
+#[path = "page_manager/shuttle.rs"]
+mod shuttle;
 #[path = "page_manager/snapshots.rs"]
 mod snapshots;
 #[path = "page_manager/travel.rs"]
@@ -18,7 +22,7 @@ mod travel;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pagefork::{Instance, Store};
+use pagefork::{Instance, Linker, Store};
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use guests::{Invocation, Outcome, built, fetched, host_program, repository, scratch};
@@ -67,33 +71,6 @@ fn single_processes_see_what_posix_says() {
     let outcome = Invocation { args: vec!["/"], stdin: "", directory: Some(&directory) };
     let outcome = outcome.guest(&guest);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "27 cases as POSIX has them\n"));
-}
-
-/// Four threads map and unmap at a time, in emscripten's threads under Node.js: Pagefork has none.
-#[test]
-#[ignore = "long: a part of `cargo xtask soak`"]
-fn threads_share_the_manager() {
-    let (Some(emcc), Some(node)) = (host_program("emcc"), host_program("node")) else { return };
-    let root = repository().join("guest/pageman");
-    let program = scratch("pageman-threads").join("threads.js");
-    let mut command = Command::new(emcc);
-    // Debian's modules, for a Node.js that is not Debian's.
-    command.env("NODE_PATH", "/usr/share/nodejs");
-    command.args(["-std=gnu17", "-O2", "-pthread", "-sPROXY_TO_PTHREAD", "-sEXIT_RUNTIME"]);
-    command.args(["-sALLOW_MEMORY_GROWTH", "-sMAXIMUM_MEMORY=1GB", "-Wno-pthreads-mem-growth"]);
-    command.arg("-I").arg(root.join("include")).arg(root.join("test/threads.c"));
-    let library = ["tables.c", "manager.c", "calls.c", "statistics.c", "posix.c", "port_wasm.c"];
-    command.args(library.map(|file| root.join("src").join(file))).arg("-o").arg(&program);
-    let output = command.output().expect("the compiler starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Emscripten 3.1.6 takes Node's own `fetch` for a browser's.
-    let mut command = Command::new(node);
-    command.arg("--no-experimental-fetch").arg(&program).arg("1000000");
-    let output = command.output().expect("Node.js starts");
-    let (said, printed) =
-        (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "{}: {said}", output.status);
-    assert_eq!(printed, "1000000 operations of 4 threads\n", "{said}");
 }
 
 fn like_the_kernel(operations: &str, seed: &str) {
@@ -159,6 +136,14 @@ fn the_manager_keeps_its_rules() {
 fn memory_is_not_fragmented() {
     let Some(program) = native("fragmentation", 16, &[]) else { return };
     run(program, &["60000", "10"]);
+}
+
+/// Nor does a collector of garbage that trims what it maps: the example, run for long by each policy, of which the one
+/// that is there by default is held to the same.
+#[test]
+fn the_memory_of_a_collector_is_not_fragmented() {
+    let Some(program) = native("collected", 16, &["-fno-strict-aliasing"]) else { return };
+    run(program, &["by length", "8000", "128"]);
 }
 
 /// A program whose malloc stands on the manager: what `munmap` freed malloc can have and back,
@@ -287,6 +272,41 @@ fn a_module_in_rust_without_imports() {
     let work = instance.get_typed_func::<u32, u32>(&mut store, "work").expect("it is exported");
     for count in [1, 1_000, 300_000, 7] {
         assert_eq!(work.call(&mut store, count).expect("it does not trap"), 1, "{count}");
+    }
+}
+
+/// With the feature `discard` it has one import, by which what is free goes back to a host that takes it; to one that does
+/// not, nothing does, and what is taken again is zero all the same.
+#[test]
+fn a_module_in_rust_gives_memory_back() {
+    const MIB: usize = 24;
+    let module = built("pageman_discarding.wasm");
+    let imports: Vec<_> = module.imports().map(|it| (it.module(), it.name())).collect();
+    assert_eq!(imports, [("pagefork", "memory_discard")]);
+    for takes in [true, false] {
+        let mut linker: Linker<()> = Linker::new(module.engine());
+        if takes {
+            linker.define_memory_discard().expect("a new name");
+        } else {
+            let declines = |_address: u32, _length: u32| -1_i32;
+            linker.func_wrap("pagefork", "memory_discard", declines).expect("a new name");
+        }
+        let mut store = Store::new(module.engine(), ());
+        let instance = linker.instantiate(&mut store, &module).expect("it is all there");
+        let give_back = instance.get_typed_func::<u32, u32>(&mut store, "give_back");
+        let zeros = instance.get_typed_func::<u32, u32>(&mut store, "zeros").expect("exported");
+        let taken = give_back.expect("exported").call(&mut store, MIB as u32).expect("no trap");
+        let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+        let written = memory.data(&store).chunks(64 << 10);
+        let written = written.filter(|page| page.iter().any(|byte| *byte != 0)).count();
+        // The program's stack and data lie in the first 2 MiB.
+        let (freed, others) = (2 * MIB * 16, 32);
+        if takes {
+            assert!(taken as usize >= freed && written <= others, "{taken}, {written} pages");
+        } else {
+            assert!(taken == 0 && written >= freed, "{taken}, {written} pages");
+        }
+        assert_eq!(zeros.call(&mut store, 2 * MIB as u32).expect("it does not trap"), 1);
     }
 }
 

@@ -129,6 +129,10 @@ const BUILT: &[(&str, Language)] = &[
     ("guest/rust/sieve.rs", Language::Rust),
     ("guest/pageman/rust/examples/pageman_mixed.rs", Language::Paged("wasm32-wasip1")),
     ("guest/pageman/rust/examples/pageman_exported.rs", Language::Paged("wasm32-unknown-unknown")),
+    (
+        "guest/pageman/rust/examples/pageman_discarding.rs",
+        Language::Paged("wasm32-unknown-unknown"),
+    ),
 ];
 
 /// What sources of [`BUILT`] include: source and the other file.

@@ -33,6 +33,7 @@ usage: cargo xtask COMMAND
   ported DIRECTORY   build and run wasmtime's examples, which a checkout of it has there, as ported by
                      docs/from_wasmtime.sed; `--peer` compares with wasmtime
   guests             fetch third-party guests, build SQLite and Go's; prints where they are
+  guests --compared  build what `bench pageman` compares malloc by, which takes Debian's clang and wasi-libc
   guests --rebuild   rebuild guest/built from guest/*
   capi --prefix DIR  install the C library; `--profile dev` builds it as tests do
   capi --check       install it, and build and run the examples as a new user would
@@ -57,6 +58,9 @@ fn main() -> ExitCode {
         ["ported", examples] => ported::run(&host, examples.as_ref(), false),
         ["ported", examples, "--peer"] => ported::run(&host, examples.as_ref(), true),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
+        ["guests", "--compared"] => {
+            pageman::build_compared(&host).map(|count| println!("{count} programs"))
+        }
         ["guests", "--rebuild"] => guests::rebuild(&host),
         ["capi", "--check"] => capi::check(&host),
         ["capi", "--prefix", prefix] => capi::install(&host, prefix.as_ref(), "release"),
@@ -101,7 +105,12 @@ fn bench(host: &host::Host, arguments: &[&str]) -> Result {
         host::check(&mut cargo)
     };
     if names.is_empty() || others.contains(&"pageman") {
-        pageman::build(host, &host.guests(), &[pageman::By::Clang])?;
+        match pageman::build_measured(host) {
+            // Half a table is not recorded.
+            Err(error) if options.contains(&"--record") => return Err(error),
+            Err(error) => eprintln!("rows of `pageman` are left out: {error}"),
+            Ok(()) => {}
+        }
     }
     if names.is_empty() || !others.is_empty() {
         run("peer", &others)?;

@@ -23,6 +23,9 @@ const DLMALLOC_SHA256: &str = "65985d475591230b5cfe537e67ce80a77cc80f5f8fba7f806
 const LIBRARY: &[&str] =
     &["tables.c", "manager.c", "calls.c", "statistics.c", "posix.c", "port_wasm.c"];
 
+/// The example of the Rust crate that has its feature `discard`.
+const DISCARDING: &str = "pageman_discarding";
+
 /// The files that examples of the Rust crate are made of, beside their own.
 pub(crate) const CRATE: &[&str] = &[
     "guest/pageman/rust/Cargo.toml",
@@ -112,6 +115,8 @@ const SMALL_PAGES: &str = "-DPAGEMAN_PAGE_SHIFT=12";
 const DISCARD: &str = "-DPAGEMAN_DISCARD_IMPORT";
 const DISCARD_BINDGEN: &str = "-DPAGEMAN_DISCARD_BINDGEN";
 const PAGE_MAP: &str = "-Wl,--export=pageman_page_map";
+/// It does the same with blocks of malloc's.
+const WITH_MALLOC: &str = "-DWITH_MALLOC";
 const LIBRARY_ALONE: &str = "-mexec-model=reactor";
 /// As much memory at first as emscripten gives.
 const INITIAL_MEMORY: &str = "--initial-memory=16777216";
@@ -152,6 +157,18 @@ const PROGRAMS: &[Program] = &[
         &[LIBRARY_ALONE, SMALL_PAGES, PAGE_MAP],
     ),
     program(
+        "pageman_travels",
+        "guest/pageman/test/snapshots.c",
+        With::Malloc,
+        &[LIBRARY_ALONE, SMALL_PAGES, PAGE_MAP, WITH_MALLOC],
+    ),
+    program(
+        "pageman_travels_64k",
+        "guest/pageman/test/snapshots.c",
+        With::Malloc,
+        &[LIBRARY_ALONE, PAGE_MAP, WITH_MALLOC],
+    ),
+    program(
         "pageman_calls",
         "guest/pageman/test/calls.c",
         With::Manager,
@@ -165,6 +182,29 @@ const PROGRAMS: &[Program] = &[
             "-Wl,--max-memory=16777216",
         ],
     ),
+    Program {
+        by: By::Emscripten,
+        ..program(
+            "emscripten_calls",
+            "guest/pageman/test/calls.c",
+            With::Manager,
+            &[
+                "--no-entry",
+                "-sSTANDALONE_WASM",
+                "-sALLOW_MEMORY_GROWTH",
+                "-sINITIAL_MEMORY=131072",
+                "-sTOTAL_STACK=65536",
+                "-sMAXIMUM_MEMORY=16MB",
+                // The import by which memory is given back is not JavaScript's.
+                "-sERROR_ON_UNDEFINED_SYMBOLS=0",
+                "-Wno-undefined",
+                SMALL_PAGES,
+                DISCARD,
+                PAGE_MAP,
+                "-DPAGEMAN_OWNS_HEAP",
+            ],
+        )
+    },
     // Examples, with the manager and without.
     program("pageman_words", "guest/pageman/examples/words.c", With::Manager, &[]),
     program("plain_words", "guest/pageman/examples/words.c", With::Emulation, &EMULATED),
@@ -271,6 +311,24 @@ pub(crate) fn build(host: &Host, directory: &Path, compilers: &[By]) -> Result<u
         host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())?;
     }
     Ok(count)
+}
+
+/// Builds the programs whose malloc is compared with WASI's own.
+pub(crate) fn build_compared(host: &Host) -> Result<usize> {
+    if clang().is_none() {
+        return Err("Debian's clang for WebAssembly is missing, or WASI's C library: \
+                    apt-get install clang-19 lld-19 libclang-rt-19-dev-wasm32 wasi-libc"
+            .to_owned());
+    }
+    host::create_directory(&host.guests())?;
+    build(host, &host.guests(), &[By::Clang])
+}
+
+/// Builds all programs from the sources as they are now, so that no older ones are measured.
+pub(crate) fn build_measured(host: &Host) -> Result {
+    host::create_directory(&host.guests())?;
+    build(host, &host.guests(), &[By::Zig, By::Emscripten])?;
+    build_compared(host).map(drop)
 }
 
 /// Debian's compiler, if it is there with WASI's C library.
@@ -397,6 +455,9 @@ pub(crate) fn build_example(
     let mut cargo = host.cargo();
     cargo.current_dir(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags);
     cargo.args(["build", "--release", "--locked", "--target", target, "--example"]).arg(example);
+    if example == DISCARDING {
+        cargo.args(["--features", "discard"]);
+    }
     cargo.env("CARGO_TARGET_DIR", &directory);
     // The crate's C sources are compiled by the same compiler as other guests.
     let cache = host.guests().join("zig-cache");

@@ -12,11 +12,12 @@ use crate::sabotage::{self, Selection};
 /// store of images that several processes use for a minute, each damaged byte of an object, a
 /// gibibyte that is loaded unread, and programs that move fifty times, over links that break and between
 /// nodes that are killed five hundred times.
-const TESTS: [(&str, &str); 10] = [
+const TESTS: [(&str, &str); 11] = [
     ("pagefork-tests", "bad_input"),
     ("pagefork-tests", "spec_suite"),
     ("pagefork-tests", "saved_guests"),
     ("pagefork-tests", "page_manager"),
+    ("pagefork-fuzz", "smoke"),
     ("pagefork-serve", "soak"),
     ("pagefork-image", "processes"),
     ("pagefork-objects", "objects"),

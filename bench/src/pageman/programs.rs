@@ -16,15 +16,30 @@ use crate::programs::{self, fetched};
 /// With malloc on the manager, and what WASI's own C library has, all built by the same compiler.
 const MALLOCS: [&str; 3] = ["dlmalloc on the manager", "without it", "mimalloc on the manager"];
 
+/// Guests that ask it for blocks.
+pub(super) const MALLOC_GUESTS: [&str; 3] =
+    ["pageman_malloc.wasm", "plain_malloc.wasm", "mimalloc_malloc.wasm"];
+
+/// Whole programs.
+pub(super) const PROGRAM_GUESTS: [[&str; 3]; 2] = [
+    ["compared_sqlite.wasm", "compared_sqlite_plain.wasm", "compared_sqlite_mimalloc.wasm"],
+    ["compared_quickjs.wasm", "compared_quickjs_plain.wasm", "compared_quickjs_mimalloc.wasm"],
+];
+
+/// Guests that give memory back, or do not.
+pub(super) const GUESTS: [&str; 3] =
+    ["pageman_bench_discard.wasm", "pageman_bench.wasm", "pageman_give_back.wasm"];
+
 /// What is asked of malloc: the line, the export, and its arguments: sizes as a power of two, calls
 /// and live blocks.
-const CALLS: [(&str, &str, (u32, u32, u32)); 6] = [
+const CALLS: [(&str, &str, (u32, u32, u32)); 7] = [
     ("blocks below 256 bytes come and go", "churn", (8, 200_000, 20_000)),
     ("blocks below 16 KiB come and go", "churn", (14, 200_000, 5_000)),
     ("lists of small blocks", "lists", (7, 200_000, 20_000)),
     ("lists of a few small blocks", "lists", (7, 200_000, 100)),
     ("blocks grow to 64 KiB", "grow", (16, 200_000, 200)),
     ("zeros of 1 to 2 MiB, half of them written", "zeros", (21, 200, 20)),
+    ("zeros of 1 to 2 MiB, ten times as often", "zeros", (21, 2000, 20)),
 ];
 
 /// Time and memory of programs that allocate: no more than 3 % above what they are without the
@@ -32,7 +47,7 @@ const CALLS: [(&str, &str, (u32, u32, u32)); 6] = [
 pub(super) fn malloc(size: Size) -> Grid {
     let mut grid = Grid::new("malloc and programs", 1, MALLOCS);
     grid.beside = 1;
-    let files = ["pageman_malloc.wasm", "plain_malloc.wasm", "mimalloc_malloc.wasm"];
+    let files = MALLOC_GUESTS;
     let guests = files.map(|file| fetched(file).map(|wasm| linked(&wasm)));
     for (name, export, (spread, calls, blocks)) in CALLS {
         let calls = if size == Size::Small { calls / 100 } else { calls };
@@ -109,22 +124,7 @@ fn whole_programs(size: Size) -> [(&'static str, [&'static str; 3], String); 2] 
     let scale = if size == Size::Small { 1 } else { 10 };
     let sql = include_str!("../programs/work.sql").replace("SCALE", &scale.to_string());
     let js = format!("globalThis.scale = {scale};\n{}", include_str!("../programs/work.js"));
-    [
-        (
-            "SQLite",
-            ["compared_sqlite.wasm", "compared_sqlite_plain.wasm", "compared_sqlite_mimalloc.wasm"],
-            sql,
-        ),
-        (
-            "QuickJS",
-            [
-                "compared_quickjs.wasm",
-                "compared_quickjs_plain.wasm",
-                "compared_quickjs_mimalloc.wasm",
-            ],
-            js,
-        ),
-    ]
+    [("SQLite", PROGRAM_GUESTS[0], sql), ("QuickJS", PROGRAM_GUESTS[1], js)]
 }
 
 /// Requests that free memory: served by fresh instances, in the slots of those before them.
@@ -139,8 +139,7 @@ const REQUESTS: [(&str, u32, u32, f64); 4] = [
 pub(super) fn requests(size: Size) -> Grid {
     const WAYS: [&str; 2] = ["gives memory back", "keeps it"];
     let mut grid = Grid::new("requests", 1, WAYS);
-    let files = ["pageman_bench_discard.wasm", "pageman_bench.wasm"];
-    let guests = files.map(|file| fetched(file).map(|wasm| linked(&wasm)));
+    let guests = [GUESTS[0], GUESTS[1]].map(|file| fetched(file).map(|wasm| linked(&wasm)));
     for (name, kib, count, goal) in REQUESTS {
         if size == Size::Small && kib > 1 << 10 {
             continue;
@@ -170,7 +169,7 @@ pub(super) fn given_back(size: Size) -> Grid {
     if size == Size::Small {
         return grid;
     }
-    let Some(wasm) = fetched("pageman_give_back.wasm") else { return grid };
+    let Some(wasm) = fetched(GUESTS[2]) else { return grid };
     let start = || Process::new(vec!["program".to_owned()], Vec::new());
     let look = |takes_back| {
         let module = Module::new(&engines::pagefork::engine(false), &wasm).expect("a valid module");

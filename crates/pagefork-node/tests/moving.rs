@@ -321,8 +321,8 @@ fn cpython_moves_fifty_times() {
 }
 
 /// A database in a file of the session.
-fn sqlite(hops: usize) {
-    let Some(module) = guest("sqlite.wasm") else { return };
+fn sqlite(name: &str, hops: usize) {
+    let Some(module) = guest(&format!("{name}.wasm")) else { return };
     let mut start = ProgramStart::new("sqlite", ProgramSource::Module(module));
     start.sessions.push("/".to_owned());
     start.arguments = ["sql", "/data.db"].map(|word| word.as_bytes().to_vec()).to_vec();
@@ -344,18 +344,25 @@ fn sqlite(hops: usize) {
         }
     }
     script += "PRAGMA integrity_check;\nSELECT id, size, length(text) FROM word WHERE size < 20;\n";
-    check("sqlite", start, &script, hops);
+    check(name, start, &script, hops);
 }
 
 #[test]
 fn a_database_in_a_file_of_the_session_moves_with_its_program() {
-    sqlite(4);
+    sqlite("sqlite", 4);
+}
+
+/// The same with malloc on the page manager, which has a map of what is free in it.
+#[test]
+fn a_database_whose_memory_is_the_page_managers_moves_with_its_program() {
+    sqlite("pageman_sqlite", 4);
 }
 
 #[test]
 #[ignore = "takes long"]
 fn a_database_moves_fifty_times() {
-    sqlite(HOPS_OF_SOAK);
+    sqlite("sqlite", HOPS_OF_SOAK);
+    sqlite("pageman_sqlite", HOPS_OF_SOAK);
 }
 
 /// Accepts a connection if there is one, and holds it until it has read a line; then it waits for the

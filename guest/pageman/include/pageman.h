@@ -52,8 +52,9 @@ enum pageman_wish {
 /* Where runs of pages are taken from. */
 enum pageman_policy {
     PAGEMAN_FIRST_FIT = 0,  /* the lowest run that is long enough */
-    PAGEMAN_BEST_FIT = 1,   /* the shortest of the first eight runs that are long enough: if nothing is said */
+    PAGEMAN_BEST_FIT = 1,   /* the shortest of the first eight runs that are long enough */
     PAGEMAN_TWO_ENDS = 2,   /* runs of less than 16 pages from below, longer ones from above */
+    PAGEMAN_BY_LENGTH = 3,  /* runs of less than 8 pages as best fit does, longer ones as first fit: if nothing is said */
 };
 
 /* Takes `length` bytes of whole pages, readable and writable, at a multiple of `alignment`, which is 0 or a

@@ -65,7 +65,7 @@ RARE static int map_found(void **address, page_t count, page_t alignment, unsign
 RARE static bool map_hint(void **address, page_t count, page_t alignment, unsigned state, bool zero) {
     uintptr_t offset = (uintptr_t)*address - (uintptr_t)port_base();
     uint64_t hint = ((uint64_t)offset + PAGEMAN_PAGE_SIZE / 2) >> PAGEMAN_PAGE_SHIFT;
-    if (hint + count > manager.pages || hint % alignment || run_end(CLASS_FREE, (page_t)hint) < hint + count) return false;
+    if (hint + count > manager.pages || !is_aligned((page_t)hint, alignment) || run_end(CLASS_FREE, (page_t)hint) < hint + count) return false;
     manager_take((page_t)hint, (page_t)hint + count, state, zero);
     *address = page_address((page_t)hint);
     return true;

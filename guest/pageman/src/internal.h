@@ -81,7 +81,10 @@ page_t states_end(page_t page, page_t end);
 void states_set(page_t start, page_t end, unsigned state);
 /* Writes states alone. */
 void states_fill(page_t start, page_t end, unsigned state);
-/* Brings bits and summaries up to date with `recent`. */
+/* Brings bits up to date with `recent`; summaries stay behind, which `tables_behind` says. */
+void tables_note_recent(void);
+extern bool tables_behind;
+/* Brings bits and summaries up to date. */
 RARE void tables_settle_recent(void);
 /* The first page at or above `from` of the lowest run of `count` pages. */
 page_t run_first(enum class class, page_t from, page_t count);
@@ -171,21 +174,24 @@ static inline void states_write(page_t start, page_t end, unsigned state) {
 }
 
 static inline void tables_settle(void) {
-    if (recent.start < recent.end) tables_settle_recent();
+    if (recent.start < recent.end || tables_behind) tables_settle_recent();
 }
 
 /* Makes pages free and dirty. Bits and summaries follow when they are looked at, or other pages change. */
 static inline void states_free(page_t start, page_t end) {
     if (start >= end) return;
-    tables_settle();
+    if (recent.start < recent.end) tables_note_recent();
     states_write(start, end, PAGEMAN_FREE_DIRTY);
     recent = (struct recent){start, end};
 }
 
+/* Alignments are powers of two, and to divide takes longer than all else that a call does. */
+static inline bool is_aligned(page_t page, page_t alignment) { return (page & (alignment - 1)) == 0; }
+
 /* Makes the pages that were freed last, if there are so many and nothing has looked since, of this state. */
 static inline page_t recent_take(page_t count, page_t alignment, unsigned state) {
     page_t start = recent.start;
-    if (recent.end - start != count || start % alignment != 0) return PAGE_NONE;
+    if (recent.end - start != count || !is_aligned(start, alignment)) return PAGE_NONE;
     recent = (struct recent){0, 0};
     states_write(start, start + count, state);
     return start;
@@ -252,11 +258,10 @@ static inline bool manager_range(uintptr_t address, size_t length, page_t *start
     uintptr_t offset = address - (uintptr_t)port_base();
     if (offset % PAGEMAN_PAGE_SIZE || (uint64_t)offset > (uint64_t)(PAGES_MAX - 1) << PAGEMAN_PAGE_SHIFT)
         return false;
-    uint64_t first = (uint64_t)offset >> PAGEMAN_PAGE_SHIFT;
-    uint64_t pages = ((uint64_t)length >> PAGEMAN_PAGE_SHIFT) + (length % PAGEMAN_PAGE_SIZE != 0);
-    if (pages > PAGES_MAX || first + pages > PAGES_MAX) return false;
-    *start = (page_t)first;
-    *end = (page_t)(first + pages);
+    const uint64_t limit = (uint64_t)PAGES_MAX << PAGEMAN_PAGE_SHIFT;
+    if ((uint64_t)length > limit || offset + (uint64_t)length > limit) return false;
+    *start = (page_t)(offset >> PAGEMAN_PAGE_SHIFT);
+    *end = (page_t)((offset + (uint64_t)length + (PAGEMAN_PAGE_SIZE - 1)) >> PAGEMAN_PAGE_SHIFT);
     return true;
 }
 

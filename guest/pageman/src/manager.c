@@ -14,6 +14,9 @@
 #define BEST_OF 8
 /* With two ends, shorter runs come from below. */
 #define SHORT_RUN 16
+/* By length, runs from this many pages on are the lowest that is long enough. Programs map more than they need of these, to trim
+ * it to an alignment: best fit leaves them runs that are as long as what was trimmed, which is too short for the next. */
+#define LONG_RUN 8
 
 struct manager manager;
 
@@ -110,7 +113,7 @@ static void start(void) {
     manager.started = manager.active = true;
     manager.skip_next = 1;
     manager.calls_due = DECAY_CALLS;
-    manager.policy = PAGEMAN_BEST_FIT;
+    manager.policy = PAGEMAN_BY_LENGTH;
     uintptr_t heap, heap_end;
     port_first_heap(&heap, &heap_end);
     page_t pages = port_pages();
@@ -156,14 +159,14 @@ void manager_prepare(void) {
 /* ---- Finding pages ---- */
 
 static page_t align_up(page_t page, page_t alignment) {
-    uint64_t up = ((uint64_t)page + alignment - 1) / alignment * alignment;
+    uint64_t up = ((uint64_t)page + alignment - 1) & ~((uint64_t)alignment - 1);
     return up > PAGES_MAX ? PAGES_MAX : (page_t)up;
 }
 
 static page_t find_lowest(enum class class, page_t count, page_t alignment) {
     for (page_t from = 0;;) {
         page_t page = run_first(class, from, count);
-        if (page == PAGE_NONE || page % alignment == 0) return page;
+        if (page == PAGE_NONE || is_aligned(page, alignment)) return page;
         from = align_up(page, alignment);
     }
 }
@@ -171,8 +174,8 @@ static page_t find_lowest(enum class class, page_t count, page_t alignment) {
 static page_t find_highest(enum class class, page_t count, page_t alignment) {
     for (page_t to = tables.capacity;;) {
         page_t page = run_last(class, to, count);
-        if (page == PAGE_NONE || page % alignment == 0) return page;
-        to = page / alignment * alignment + count;
+        if (page == PAGE_NONE || is_aligned(page, alignment)) return page;
+        to = (page & ~(alignment - 1)) + count;
     }
 }
 
@@ -198,7 +201,7 @@ static page_t find(page_t count, page_t alignment, bool zero) {
     for (int i = 0; i < 2; i++) {
         if (longest_run(classes[i]) < count) continue;
         page_t page;
-        if (manager.policy == PAGEMAN_BEST_FIT) {
+        if (manager.policy == PAGEMAN_BEST_FIT || (manager.policy == PAGEMAN_BY_LENGTH && count < LONG_RUN)) {
             page = find_best(classes[i], count, alignment);
         } else if (manager.policy == PAGEMAN_TWO_ENDS && count >= SHORT_RUN) {
             page = find_highest(classes[i], count, alignment);

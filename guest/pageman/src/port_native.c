@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ALIGNMENT ((size_t)1 << 16)
+/* In WebAssembly memory begins at 0, a multiple of all that programs align to. */
+#define ALIGNMENT ((size_t)4 << 20)
 
 static char *arena;
 static size_t arena_bytes;
@@ -20,7 +21,6 @@ page_t native_growth_max = PAGE_NONE;
 void native_reset(page_t limit, page_t initial, size_t start) {
     size_t bytes = (size_t)limit << PAGEMAN_PAGE_SHIFT;
     if (arena) munmap(arena, arena_bytes);
-    /* A page of the manager's begins at a multiple of its size, which the kernel's may be smaller than. */
     char *over = mmap(NULL, bytes + ALIGNMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (over == MAP_FAILED) {
         perror("mmap of an arena");

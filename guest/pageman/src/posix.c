@@ -43,9 +43,8 @@ static struct file_map *maps;
 static size_t map_count, map_capacity;
 static page_t map_pages;
 
-static int fail(int error) {
+RARE static int fail_with(int error) {
     switch (error) {
-    case PAGEMAN_OK: return 0;
     case PAGEMAN_NO_MEMORY: errno = ENOMEM; break;
     case PAGEMAN_EXISTS: errno = EEXIST; break;
     case PAGEMAN_NOT_MAPPED: errno = EFAULT; break;
@@ -54,6 +53,8 @@ static int fail(int error) {
     }
     return -1;
 }
+
+static inline int fail(int error) { return error == PAGEMAN_OK ? 0 : fail_with(error); }
 
 static bool reserve_maps(size_t more) {
     if (map_count + more <= map_capacity) return true;
@@ -264,11 +265,8 @@ static void *map_memory(void *address, size_t length, int protection, int flags,
     return address;
 }
 
-void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) {
-    if (inactive()) return MAP_FAILED;
-    /* Without records there is nothing else to do for private memory. */
-    if (map_count == 0 && (flags & MAP_ANONYMOUS) && (flags & MAP_TYPE) == MAP_PRIVATE && offset == 0)
-        return fail(pageman_mmap(&address, length, protection, flags)) == 0 ? address : MAP_FAILED;
+/* What there are, or may come to be, records of. */
+RARE static void *map_recorded(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) {
     struct file_map map = {.descriptor = -1, .offset = offset};
     if (offset & (off_t)(PAGEMAN_PAGE_SIZE - 1)) {
         errno = EINVAL;
@@ -302,12 +300,18 @@ void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int d
     return mapped;
 }
 
+void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) {
+    if (inactive()) return MAP_FAILED;
+    /* Without records there is nothing else to do for private memory. */
+    if (map_count || !(flags & MAP_ANONYMOUS) || (flags & MAP_TYPE) != MAP_PRIVATE || offset != 0)
+        return map_recorded(address, length, protection, flags, descriptor, offset);
+    return fail(pageman_mmap(&address, length, protection, flags)) == 0 ? address : MAP_FAILED;
+}
+
 /* ---- The others ---- */
 
-int POSIX(munmap)(void *address, size_t length) {
+RARE static int unmap_recorded(void *address, size_t length) {
     page_t start, end;
-    if (inactive()) return -1;
-    if (map_count == 0) return fail(pageman_munmap(address, length));
     if (length == 0 || !range_of(address, length, &start, &end)) return fail(PAGEMAN_INVALID);
     uint32_t before = manager_enter();
     int result = 0;
@@ -321,6 +325,11 @@ int POSIX(munmap)(void *address, size_t length) {
     }
     manager_leave(before);
     return result;
+}
+
+int POSIX(munmap)(void *address, size_t length) {
+    if (inactive()) return -1;
+    return map_count ? unmap_recorded(address, length) : fail(pageman_munmap(address, length));
 }
 
 int POSIX(mprotect)(void *address, size_t length, int protection) {

@@ -8,6 +8,11 @@ struct tables tables;
 
 static _Alignas(8) uint8_t first_block[FIRST_CAPACITY / 2 + 3 * (FIRST_CAPACITY / 8) + 8 * CLASSES * 3];
 
+/* Chunks of which more pages are free than their summaries say, a bit each. Frees come in a row, as when a collector sweeps:
+ * then a chunk is looked at once for all of them, by the call that needs to know. */
+static uint64_t behind[(PAGES_MAX / CHUNK_PAGES + 63) / 64];
+bool tables_behind;
+
 /* Summaries of one class and level that `capacity` pages have. */
 static page_t level_length(page_t capacity, uint32_t level) {
     uint32_t shift = CHUNK_SHIFT + FANOUT_SHIFT * level;
@@ -46,6 +51,8 @@ void *first_states(void) { return first_block; }
 
 void tables_init(void) {
     tables_place(&tables, FIRST_CAPACITY, first_block);
+    __builtin_memset(behind, 0, sizeof behind);
+    tables_behind = false;
     /* Beyond memory all is foreign; memory that is found makes it free. */
     __builtin_memset(tables.states, PAGEMAN_FOREIGN * 0x11, FIRST_CAPACITY / 2);
 }
@@ -216,10 +223,53 @@ void states_set(page_t start, page_t end, unsigned state) {
 
 struct recent recent;
 
-void tables_settle_recent(void) {
+void tables_note_recent(void) {
     page_t start = recent.start, end = recent.end;
     recent = (struct recent){0, 0};
-    set_classes(start, end, true, false);
+    /* Until now they were mapped, so they are in no class, and not idle. */
+    for (page_t word = start / 64; word <= (end - 1) / 64; word++) {
+        uint64_t mask = ~(uint64_t)0;
+        if (word == start / 64) mask &= ~(uint64_t)0 << start % 64;
+        if (word == (end - 1) / 64) mask &= ~(uint64_t)0 >> (63 - (end - 1) % 64);
+        tables.free[word] |= mask;
+    }
+    for (page_t chunk = start >> CHUNK_SHIFT; chunk <= (end - 1) >> CHUNK_SHIFT; chunk++)
+        behind[chunk / 64] |= (uint64_t)1 << chunk % 64;
+    manager.free += end - start;
+    tables_behind = true;
+}
+
+/* Of pages that are free and dirty only two classes change. A word of `behind` is of the chunks of one summary of level 2,
+ * and a byte of it of one of level 1. */
+static void summarize_behind(enum class class) {
+    _Static_assert(FANOUT_SHIFT == 3, "a byte has a bit for each summary below one");
+    page_t words = (tables.capacity / CHUNK_PAGES + 63) / 64, first = words, last = 0;
+    for (page_t word = 0; word < words; word++) {
+        if (!behind[word]) continue;
+        if (first == words) first = word;
+        last = word;
+        for (uint64_t bits = behind[word]; bits; bits &= bits - 1) {
+            page_t chunk = word * 64 + (page_t)__builtin_ctzll(bits);
+            tables.summaries[class][0][chunk] = summarize_chunk(class, chunk);
+        }
+        for (page_t byte = 0; byte < 8 && tables.levels > 1; byte++)
+            if (behind[word] >> byte * 8 & 255)
+                tables.summaries[class][1][word * 8 + byte] = summarize_children(class, 1, word * 8 + byte);
+    }
+    for (uint32_t level = 2; level < tables.levels; level++) {
+        for (page_t index = first; index <= last; index++)
+            tables.summaries[class][level][index] = summarize_children(class, level, index);
+        first >>= FANOUT_SHIFT;
+        last >>= FANOUT_SHIFT;
+    }
+}
+
+void tables_settle_recent(void) {
+    if (recent.start < recent.end) tables_note_recent();
+    summarize_behind(CLASS_FREE);
+    summarize_behind(CLASS_DIRTY);
+    __builtin_memset(behind, 0, sizeof behind);
+    tables_behind = false;
 }
 
 /* Puts the tables into a larger block. The block is not part of the ranges that change meanwhile. */

@@ -29,7 +29,7 @@ static uint32_t do_call(uint32_t what, uint32_t a, uint32_t b, uint32_t c, uint3
     case 13: return pageman_discard(address, b);
     case 14: return (uint32_t)pageman_trim();
     case 15: pageman_decay(); return 0;
-    case 16: pageman_set_policy((enum pageman_policy)(a % 3)); return 0;
+    case 16: pageman_set_policy((enum pageman_policy)(a % 4)); return 0;
     case 17: return pageman_state_of(address);
     default: return (uint32_t)(uintptr_t)pageman_check();
     }

@@ -554,7 +554,7 @@ static void do_sbrk(void) {
 
 static void do_odd_things(void) {
     switch (random_below(6)) {
-    case 0: pageman_set_policy((enum pageman_policy)random_below(3)); break;
+    case 0: pageman_set_policy((enum pageman_policy)random_below(4)); break;
     case 1: native_discard_status = (int)random_below(3) - 1; break;
     case 2: pageman_trim(); break;
     case 3: pageman_decay(); break;

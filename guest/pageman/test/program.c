@@ -285,10 +285,23 @@ static void over_map_and_trim(void) {
     check();
 }
 
+#ifdef __wasm__
+/* Grows memory past the manager; where it begins. */
+static size_t grow_memory(size_t wasm_pages) {
+    size_t page = __builtin_wasm_memory_grow(0, wasm_pages);
+#ifdef __EMSCRIPTEN__
+    /* JavaScript's views of memory are of its old size. */
+    extern void emscripten_notify_memory_growth(size_t);
+    emscripten_notify_memory_growth(0);
+#endif
+    return page;
+}
+#endif
+
 /* Memory that others grow is left alone. */
 static void foreign_memory(void) {
 #ifdef __wasm__
-    size_t page = __builtin_wasm_memory_grow(0, 3);
+    size_t page = grow_memory(3);
     EXPECT(page != (size_t)-1);
     unsigned char *foreign = (unsigned char *)(page << 16);
     memset(foreign, 0x77, 3 << 16);

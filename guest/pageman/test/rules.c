@@ -139,7 +139,7 @@ static bool all_are(const char *bytes, size_t length, char value) {
 }
 
 static void wishes_take_the_pages_that_cost_least(void) {
-    for (int turn = 0; turn < 6; turn++) {
+    for (int turn = 0; turn < 8; turn++) {
         char *zero, *dirty, *had;
         step = (unsigned long)turn;
         begin_mixed(turn % 2, (enum pageman_policy)(turn / 2), &zero, &dirty);

@@ -56,6 +56,12 @@ int main(int argc, char **argv) {
             if (state != PAGEMAN_FOREIGN && state != PAGEMAN_INTERNAL) states_set(page, next, states[random_below(7)]);
             page = next;
         }
+        /* Frees in a row, near and far, of which nothing is looked at until the search. */
+        for (uint32_t frees = random_below(4) ? 0 : random_below(60); frees; frees--) {
+            page_t page = random_below(manager.pages), most = page + 1 + random_below(200);
+            page_t next = states_end(page, most < manager.pages ? most : manager.pages);
+            if (state_is_mapped(state_of(page))) states_free(page, next);
+        }
         enum class class = (enum class)random_below(CLASSES);
         page_t count = random_length(), at = random_below(tables.capacity);
         EXPECT(run_first(class, at, count) == plain_first(class, at, count));

@@ -13,6 +13,7 @@ static struct block {
     unsigned char *at;
     size_t length;
     unsigned char value;
+    bool allocated; /* by malloc */
 } blocks[BLOCKS];
 
 static unsigned digest;
@@ -29,10 +30,47 @@ static void map(struct block *block) {
     memset(block->at, block->value, block->length);
 }
 
+#ifdef WITH_MALLOC
+/* Takes a block of malloc's, or of calloc's. */
+static void allocate(struct block *block) {
+    bool zero = random_below(2);
+    block->length = 1 + random_below(1u << (4 + random_below(15)));
+    block->at = zero ? calloc(1, block->length) : malloc(block->length);
+    EXPECT(block->at && (!zero || all_are(block, 0)));
+    block->value = (unsigned char)(1 + random_below(255));
+    block->allocated = true;
+    memset(block->at, block->value, block->length);
+}
+
+/* Gives one back, or makes it longer or shorter. */
+static void allocate_again(struct block *block) {
+    size_t length = random_below(3) ? 0 : 1 + random_below(1u << (4 + random_below(15)));
+    if (!length) {
+        free(block->at);
+        block->at = NULL;
+        block->allocated = false;
+        return;
+    }
+    size_t kept = length < block->length ? length : block->length;
+    block->at = realloc(block->at, length);
+    block->length = kept;
+    EXPECT(block->at && all_are(block, block->value));
+    block->length = length;
+    memset(block->at, block->value, length);
+}
+#endif
+
 /* Does so many random calls. What it returns depends on these alone, not on where and when they are done. */
 __attribute__((export_name("turn"))) unsigned turn(unsigned calls) {
     for (; calls; calls--, step++) {
         struct block *block = &blocks[random_below(BLOCKS)];
+#ifdef WITH_MALLOC
+        if (block->allocated || (!block->at && random_below(2))) {
+            if (block->at) EXPECT(all_are(block, block->value));
+            if (block->at) allocate_again(block);
+            else allocate(block);
+        } else
+#endif
         if (!block->at) {
             map(block);
         } else if (block->length > PAGEMAN_PAGE_SIZE && random_below(3) == 0) {

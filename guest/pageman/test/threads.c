@@ -1,6 +1,7 @@
-/* Several threads map and unmap at a time: none gets pages of another, and the tables are right afterwards. */
+/* Several threads map, move and unmap, and allocate, at a time: none gets memory of another, and the tables are right afterwards. */
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common.h"
 #include "pageman.h"
@@ -10,30 +11,74 @@
 
 static unsigned long operations = 250000; /* of each thread */
 
+/* A thread's own memory: pages of the manager's, of mmap's, or a block of malloc's. */
+struct block {
+    unsigned char *at;
+    size_t length;
+    enum { OWN, MAPPED, ALLOCATED } kind;
+};
+
+static void mark_all(struct block *block, size_t from, unsigned char mark) {
+    for (size_t at = from; at < block->length; at += 1024) block->at[at] = mark;
+}
+
+static void make(struct block *block, uint64_t random) {
+    block->kind = random % 3;
+    block->length = block->kind == ALLOCATED ? 1 + (random >> 10) % (96 << 10) : (1 + (random >> 10) % 6) * PAGEMAN_PAGE_SIZE;
+    if (block->kind == ALLOCATED) {
+        block->at = malloc(block->length);
+    } else if (block->kind == OWN) {
+        block->at = pageman_map(block->length, 0, (random >> 20) % 2);
+    } else {
+        block->at = mmap(NULL, block->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (block->at == MAP_FAILED) block->at = NULL;
+        for (size_t at = 0; block->at && at < block->length; at += 1024)
+            if (block->at[at]) fail_test("a byte of new memory is %d", block->at[at]);
+    }
+    if (!block->at) fail_test("there is no memory");
+}
+
+/* Makes it longer or shorter; it may be elsewhere then, with what it held. */
+static void resize(struct block *block, uint64_t random, unsigned char mark) {
+    size_t old = block->length;
+    if (block->kind == ALLOCATED) {
+        block->length = 1 + random % (96 << 10);
+        block->at = realloc(block->at, block->length);
+        if (!block->at) fail_test("there is no memory");
+    } else {
+        block->length = (1 + random % 6) * PAGEMAN_PAGE_SIZE;
+        block->at = mremap(block->at, old, block->length, MREMAP_MAYMOVE);
+        if (block->at == MAP_FAILED) fail_test("mremap");
+    }
+    /* The next place that has a mark, and all behind it. */
+    if (block->length > old) mark_all(block, (old + 1023) / 1024 * 1024, mark);
+}
+
+static void drop(struct block *block) {
+    if (block->kind == ALLOCATED) free(block->at);
+    else if (munmap(block->at, block->length) != 0) fail_test("munmap");
+    block->at = NULL;
+}
+
 static void *work(void *argument) {
-    struct block {
-        unsigned char *at;
-        size_t pages;
-    } blocks[BLOCKS] = {{0}};
+    struct block blocks[BLOCKS] = {{0}};
     unsigned char mark = (unsigned char)(uintptr_t)argument;
     uint64_t state = 2 * (uint64_t)mark + 1;
     for (unsigned long i = 0; i < operations; i++) {
         state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
         struct block *block = &blocks[(state >> 33) % BLOCKS];
-        if (block->at) {
-            for (size_t page = 0; page < block->pages; page++)
-                if (block->at[page * PAGEMAN_PAGE_SIZE] != mark) fail_test("thread %d: another was here", mark);
-            if (pageman_unmap(block->at, block->pages * PAGEMAN_PAGE_SIZE) != PAGEMAN_OK) fail_test("unmap");
-            block->at = NULL;
-        } else {
-            block->pages = 1 + (state >> 40) % 6;
-            block->at = pageman_map(block->pages * PAGEMAN_PAGE_SIZE, 0, (state >> 50) % 2);
-            if (!block->at) fail_test("there is no memory");
-            for (size_t page = 0; page < block->pages; page++) block->at[page * PAGEMAN_PAGE_SIZE] = mark;
+        if (!block->at) {
+            make(block, state >> 38);
+            mark_all(block, 0, mark);
+            continue;
         }
+        for (size_t at = 0; at < block->length; at += 1024)
+            if (block->at[at] != mark) fail_test("thread %d: another was here", mark);
+        if ((state >> 60) == 0) resize(block, state >> 38, mark);
+        else drop(block);
     }
     for (int i = 0; i < BLOCKS; i++)
-        if (blocks[i].at) pageman_unmap(blocks[i].at, blocks[i].pages * PAGEMAN_PAGE_SIZE);
+        if (blocks[i].at) drop(&blocks[i]);
     return NULL;
 }
 
@@ -45,10 +90,6 @@ int main(int argc, char **argv) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     const char *wrong = pageman_check();
     if (wrong) fail_test("%s", wrong);
-    struct pageman_statistics statistics;
-    pageman_statistics(&statistics);
-    /* The C library has pages, too, by sbrk. */
-    if (statistics.maps != statistics.unmaps) fail_test("%d blocks are left", (int)(statistics.maps - statistics.unmaps));
     printf("%lu operations of %d threads\n", operations * THREADS, THREADS);
     return 0;
 }

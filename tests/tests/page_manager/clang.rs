@@ -34,7 +34,7 @@ fn compiled(clang: &str, name: &str, flags: &[&str], sources: &[&Path]) -> Modul
 }
 
 /// The folder that Doug Lea's `malloc.c` was fetched to.
-fn dlmalloc() -> PathBuf {
+pub(super) fn dlmalloc() -> PathBuf {
     let guests = std::env::var_os("PAGEFORK_GUESTS").map(PathBuf::from);
     let guests = guests.unwrap_or_else(|| repository().join("target/guests"));
     guests.join("dlmalloc/vendor/portable-dlmalloc-1.2.1")

@@ -17,7 +17,12 @@ pub(super) struct Mapping {
 
 impl Mapping {
     pub(super) fn start() -> Option<Self> {
-        let guest = fetched("pageman_snapshots.wasm")?;
+        Self::start_of("pageman_snapshots.wasm")
+    }
+
+    /// Another program that does the same.
+    pub(super) fn start_of(file: &str) -> Option<Self> {
+        let guest = fetched(file)?;
         let mut store = Store::new(guest.engine(), context());
         let linker = linker(guest.engine());
         let instance = linker.instantiate(&mut store, &guest).expect("it is all there");
@@ -48,7 +53,11 @@ impl Mapping {
     }
 
     /// What goes on from an image, wherever that was made.
-    fn loaded(linker: &Linker<WasiCtx>, images: &ImageStore, image: ContentHash) -> Self {
+    pub(super) fn loaded(
+        linker: &Linker<WasiCtx>,
+        images: &ImageStore,
+        image: ContentHash,
+    ) -> Self {
         let options = LoadOptions::new().trust(partner::trusted());
         let pre = Snapshot::load(linker, images, image, options).and_then(|it| it.instance_pre());
         let (store, _) = pre.and_then(|pre| pre.spawn(context())).expect("a slot");
@@ -97,13 +106,13 @@ impl Mapping {
     }
 
     /// Whether it is in the middle of a change.
-    fn is_changing(&mut self) -> bool {
+    pub(super) fn is_changing(&mut self) -> bool {
         let map = self.page_map();
         self.memory()[map + 8] % 2 == 1
     }
 }
 
-fn linker(engine: &Engine) -> Linker<WasiCtx> {
+pub(super) fn linker(engine: &Engine) -> Linker<WasiCtx> {
     let mut linker = Linker::new(engine);
     pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
     linker
