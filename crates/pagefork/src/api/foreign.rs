@@ -137,7 +137,7 @@ unsafe fn handle<T: ForeignData>(store: usize) -> usize {
     let full: *const Full<T> = ptr::with_exposed_provenance(store);
     // SAFETY: by this function's contract; whoever calls has borrowed no more of the store than lies before
     // its data.
-    let data = unsafe { &*(&raw const (*full).data) };
+    let data = unsafe { &(*full).data };
     data.handle(store).expose_provenance()
 }
 
