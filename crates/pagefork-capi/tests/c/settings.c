@@ -352,7 +352,7 @@ static void pool(void) {
       {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true},
       {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true, .kept_max = 2},
       {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true, .resident_max = (2 * WRITTEN + 32) << 12},
-      {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true, 
+      {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true,
        .resident_max_per_image = (2 * WRITTEN + 32) << 12},
       {.idle_milliseconds_max = 1, .ignore_pressure = true},
   };
