@@ -26,6 +26,12 @@ const HEADERS: &[&str] = &[
 /// What the library needs of the system.
 const SYSTEM: &str = "-lpthread -ldl -lm";
 
+/// What has a program's own code watched, and what it is told: guests' faults are the library's to handle.
+pub(crate) const SANITIZERS: &[&str] =
+    &["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"];
+pub(crate) const SANITIZER_OPTIONS: &str = "handle_segv=0:handle_sigbus=0:handle_sigill=0:\
+    handle_sigfpe=0:use_sigaltstack=0:detect_stack_use_after_return=0";
+
 /// The examples, and what they print.
 const EXAMPLES: &[(&str, &str)] = &[
     ("hello", "2 + 3 = 5\n"),
@@ -193,7 +199,11 @@ pub(crate) fn check(host: &Host) -> Result {
     capi_compat::check(host, &prefix, &work.join("compat"))?;
     c_programs::check(host, &prefix, &work.join("programs"))?;
     let examples = host.root.join(CRATE).join("examples");
-    for (name, variables) in [("shared", &[][..]), ("static", &["STATIC=1"])] {
+    let watched = SANITIZERS.join(" ");
+    let watched = ["CFLAGS", "CXXFLAGS"].map(|flags| format!("{flags}=-Wall -pthread {watched}"));
+    let ways: [(_, &[String]); 3] =
+        [("shared", &[]), ("static", &["STATIC=1".to_owned()]), ("sanitized", &watched)];
+    for (name, variables) in ways {
         let folder = copy_examples(&examples, &work.join(name))?;
         let mut make = host.command("make");
         make.arg("-C").arg(&folder).args(["CC=cc", "CXX=c++"]).args(variables);
@@ -285,7 +295,7 @@ fn run_examples(host: &Host, folder: &Path) -> Result {
 
 fn run_example(host: &Host, program: &Path, expected: &str) -> Result {
     let mut command = host.command(&program.to_string_lossy());
-    let printed = host::output(&mut command)?;
+    let printed = host::output(command.env("ASAN_OPTIONS", SANITIZER_OPTIONS))?;
     match printed == expected {
         true => Ok(()),
         false => Err(format!("{} printed {printed:?}, not {expected:?}", program.display())),

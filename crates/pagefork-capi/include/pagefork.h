@@ -554,7 +554,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_wrap(
     (*finalizer)(void *), WASM_OWN wasm_func_t **out);
 
 /* Has the function that runs now fail when it returns; of several errors the last counts. If one of
- * both is null the function does not fail, and pagefork_last_error says so. */
+ * both is null, or no function of the store runs, nothing fails, and pagefork_last_error says so. */
 WASM_API_EXTERN void pagefork_raise(const pagefork_caller_t *, WASM_OWN pagefork_error_t *);
 
 /* ------------------------------------------------------------------------------------------- */

@@ -124,9 +124,10 @@ pub mod function_import {
     /// come the function's. What it returns first means nothing to the guest; its second
     /// result is that of the function, if there is one.
     pub const THUNK: u32 = 16;
-    /// Offset of the address of the code that the thunk calls on the host's stack.
+    /// Offset of the address of the code that the thunk calls on the host's stack: made for a closure, or a
+    /// function of C's itself.
     pub const SHIM: u32 = 24;
-    /// Offset of the address of the host's closure.
+    /// Offset of the address of the host's closure, or of what a function of C's is given as its caller.
     pub const CLOSURE: u32 = 32;
     /// Offset of the address of the store's [`activation`](super::activation).
     pub const ACTIVATION: u32 = 40;

@@ -49,6 +49,7 @@ mod base;
 
 pub use crate::api::core_dump::WasmCoreDump;
 pub use crate::api::export::{ModuleExport, TypedExport};
+pub use crate::api::foreign::{ForeignData, ForeignFunction};
 pub use crate::api::func::{CallOrigin, Caller, RunningGuest};
 pub use crate::api::future::{AsyncHostFunc, AsyncUntypedFunc};
 pub use crate::api::global::Global;

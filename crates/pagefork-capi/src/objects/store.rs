@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagefork::{
-    AsContextMut, CallOrigin, Caller, Engine, Error, Extern, ExternRef, Func, FuncType, Instance,
-    Module, Result, RunningGuest, Store, StoreContextMut, UsageError, ValType,
+    AsContextMut, CallOrigin, Caller, Engine, Error, Extern, ExternRef, ForeignData, Func,
+    FuncType, Instance, Module, Result, RunningGuest, Store, StoreContextMut, UsageError, ValType,
 };
 
 use pagefork_wasi::{OutputPipe, WasiCtx};
@@ -85,6 +85,16 @@ impl HostData {
     }
 }
 
+impl ForeignData for HostData {
+    /// The store is not in its cell yet while its start functions run, and can be reached all the same.
+    fn handle(&self, store: usize) -> *const c_void {
+        // SAFETY: the cell is there as long as the store.
+        let cell = unsafe { self.cell.as_ref() };
+        cell.address.set(store);
+        ptr::from_ref(cell.handle()).cast()
+    }
+}
+
 impl Drop for HostData {
     /// It goes with the store, unless the store is in its cell and has other data now, or goes on with those
     /// that it has.
@@ -134,8 +144,6 @@ pub(crate) struct StoreCell {
     known_max: Cell<usize>,
     /// An instance of which nothing is known but one object, so that it goes with this.
     unknown: Cell<Option<Instance>>,
-    /// What the C function that runs now fails with, if it has said so.
-    raised: Cell<Option<Error>>,
     /// What C attached to the store itself.
     pub(crate) data: InfoPlace,
     /// What C's pointers to the store lead to: not one of those that are counted.
@@ -384,7 +392,6 @@ impl StoreCell {
             known: RefCell::default(),
             known_max: Cell::new(KNOWN_MIN),
             unknown: Cell::new(None),
-            raised: Cell::new(None),
             data: InfoPlace::default(),
             handle: MaybeUninit::uninit(),
             caller: pagefork_caller_t::none(),
@@ -612,18 +619,22 @@ impl StoreCell {
     }
 
     /// Has the C function that runs now fail when it returns.
-    pub(crate) fn raise(&self, error: Error) {
-        drop(self.raised.replace(Some(error)));
+    ///
+    /// # Errors
+    /// If none runs.
+    pub(crate) fn raise(&self, error: Error) -> Result<()> {
+        if !self.is_running() {
+            return Err(BorderError::Unfit("no function of the host runs".to_owned()).into());
+        }
+        // Finalizers of C's may run where the error before goes, and use the store.
+        let before = self.context()?.raise(error);
+        drop(before);
+        Ok(())
     }
 
     /// What the C function that has returned fails with, if it has said so.
-    #[inline]
     pub(crate) fn take_raised(&self) -> Option<Error> {
-        // SAFETY: nothing else uses it now.
-        match unsafe { &*self.raised.as_ptr() } {
-            None => None,
-            Some(_) => self.raised.take(),
-        }
+        self.context().ok()?.take_raised()
     }
 
     /// The last object is gone: frees the store, or leaves that to who has entered it.
@@ -670,7 +681,6 @@ impl StoreCell {
         self.count.set(1);
         self.known_max.set(KNOWN_MIN);
         self.unknown.set(None);
-        drop(self.take_raised());
         // One that is kept already goes; a thread that ends keeps none.
         let _ = SPARE.try_with(|spare| spare.set(Some(self)));
     }

@@ -5,8 +5,8 @@ use std::mem;
 use std::ptr::{self, NonNull};
 
 use pagefork::{
-    Caller, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport, RegisterFunc,
-    RegisterResult, RegisterValues, Result, ValType,
+    Caller, ForeignFunction, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport,
+    RegisterFunc, RegisterResult, RegisterValues, Result, ValType,
 };
 
 use crate::base::border::{BorderError, attempt, exported, given, note_error, panicked};
@@ -107,6 +107,12 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
             };
             cell.take_raised().map_or(Ok(result), Err)
         })
+    }
+
+    fn foreign(&self) -> Option<ForeignFunction<HostData>> {
+        // SAFETY: by the header's word it is of the type that its signature says, takes a caller first, which
+        // is those two words, is there as long as what it was made with, and returns.
+        Some(unsafe { ForeignFunction::new(self.function as *const (), self.env.data()) })
     }
 }
 
@@ -511,7 +517,6 @@ exported! {
         error: Option<CBox<wasm_ref_t>>,
     ) {
         let error = raised(&*given(error, "error")?);
-        given(caller, "caller")?.store().0.raise(error);
-        Ok(())
+        given(caller, "caller")?.store().0.raise(error)
     }
 }

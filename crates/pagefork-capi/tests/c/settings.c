@@ -2,6 +2,8 @@
 
 #define _DEFAULT_SOURCE
 #include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "pagefork.h"
@@ -92,17 +94,20 @@ static void compiling(void) {
   end = stpcpy(end, head);
   for (int i = 0; i < COUNT; i++) end = stpcpy(end, "(i32.const 3) i32.mul");
   stpcpy(end, "))");
-  for (int limit = 0; limit < 3; limit++) {
+  static const char *const says[] = {NULL, "work", "memory", "longer than 1ms"};
+  for (int limit = 0; limit < 4; limit++) {
     wasm_config_t *config = wasm_config_new();
     if (limit == 1) pagefork_config_compile_work(config, 10);
     if (limit == 2) pagefork_config_compile_memory(config, 1 << 10);
+    /* It takes longer anywhere. */
+    if (limit == 3) pagefork_config_compile_timeout(config, 1);
     wasm_engine_t *engine = engine_of(config);
     wasm_module_t *module;
     pagefork_error_t *error = pagefork_module_new(engine, text, strlen(text), &module);
     CHECK(!error == !limit && !module == !!limit);
     if (error) {
       CHECK(pagefork_error_kind(error) == PAGEFORK_ERROR_COMPILE);
-      FAILS(error, limit == 1 ? "work" : "memory");
+      FAILS(error, says[limit]);
     }
     if (module) wasm_module_delete(module);
     wasm_engine_delete(engine);
@@ -276,8 +281,125 @@ static void limits(void) {
   wasm_engine_delete(engine);
 }
 
+/* How many of these pages are in memory, and the process's own. */
+static int own_pages(const char *start, int count) {
+  static uint64_t entries[4096];
+  CHECK(count <= 4096);
+  int file = open("/proc/self/pagemap", O_RDONLY), own = 0;
+  size_t size = (size_t)count * sizeof *entries;
+  CHECK(file >= 0);
+  CHECK(pread(file, entries, size, (off_t)((uintptr_t)start / 4096 * sizeof *entries)) == (ssize_t)size);
+  close(file);
+  /* Present, and of no file. */
+  for (int i = 0; i < count; i++) own += (entries[i] >> 63 & 1) && !(entries[i] >> 61 & 1);
+  return own;
+}
+
+enum { WRITTEN = 64 };
+
+static wasm_module_t *writing(wasm_engine_t *engine) {
+  static const char text[] =
+      "(module (memory (export \"memory\") 16) (func (export \"run\") (local $at i32)"
+      "  (loop $again (i32.store8 (local.get $at) (i32.const 1))"
+      "    (local.set $at (i32.add (local.get $at) (i32.const 4096)))"
+      "    (br_if $again (i32.lt_u (local.get $at) (i32.const 262144))))))";
+  wasm_module_t *module;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  return module;
+}
+
+/* Where a guest has written; it is one of this instance. */
+static const char *written(const wasm_instance_t *instance) {
+  wasm_extern_t *run, *memory;
+  OK(pagefork_instance_export(instance, "run", &run));
+  OK(pagefork_func_call(wasm_extern_as_func(run), NULL, 0, NULL, 0));
+  OK(pagefork_instance_export(instance, "memory", &memory));
+  const char *data = wasm_memory_data(wasm_extern_as_memory(memory));
+  CHECK(own_pages(data, WRITTEN) == WRITTEN);
+  wasm_extern_delete(run);
+  wasm_extern_delete(memory);
+  return data;
+}
+
+/* What a slot keeps in memory when it is reset. */
+static void resident(void) {
+  for (int limit = 0; limit < 3; limit++) {
+    wasm_config_t *config = wasm_config_new();
+    pagefork_strategies_t strategies = {.reset = PAGEFORK_RESET_RESIDENT,
+                                        .resident_max = limit == 1 ? 8 << 12 : 0};
+    OK(pagefork_config_strategies(config, &strategies));
+    if (limit == 2) pagefork_config_resident_max(config, 8 << 12);
+    wasm_engine_t *engine = engine_of(config);
+    wasm_module_t *module = writing(engine);
+    wasm_store_t *store = wasm_store_new(engine);
+    wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL);
+    for (int i = 0; i < 4; i++) {
+      const char *data = written(instance);
+      OK(pagefork_store_reset(store, NULL));
+      int kept = own_pages(data, WRITTEN);
+      CHECK(limit ? kept <= 8 : kept == WRITTEN);
+    }
+    wasm_instance_delete(instance);
+    wasm_store_delete(store);
+    wasm_module_delete(module);
+    wasm_engine_delete(engine);
+  }
+}
+
+/* What is kept of stores that are used no more. */
+static void pool(void) {
+  static const pagefork_pool_t all[] = {
+      {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true},
+      {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true, .kept_max = 2},
+      {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true, .resident_max = (2 * WRITTEN + 32) << 12},
+      {.idle_milliseconds_max = UINT64_MAX, .ignore_pressure = true,
+       .resident_max_per_image = (2 * WRITTEN + 32) << 12},
+      {.idle_milliseconds_max = 1, .ignore_pressure = true},
+  };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    enum { STORES = 6 };
+    wasm_config_t *config = wasm_config_new();
+    pagefork_strategies_t strategies = {.reset = PAGEFORK_RESET_RESIDENT};
+    OK(pagefork_config_strategies(config, &strategies));
+    OK(pagefork_config_pool(config, &all[i]));
+    wasm_engine_t *engine = engine_of(config);
+    wasm_module_t *module = writing(engine);
+    pagefork_linker_t *linker;
+    pagefork_instance_pre_t *pre;
+    OK(pagefork_linker_new(engine, &linker));
+    OK(pagefork_linker_instantiate_pre(linker, module, &pre));
+    wasm_store_t *stores[STORES];
+    wasm_instance_t *instances[STORES];
+    const char *data[STORES];
+    for (int j = 0; j < STORES; j++) {
+      OK(pagefork_instance_pre_spawn(pre, NULL, &stores[j], &instances[j]));
+      data[j] = written(instances[j]);
+    }
+    for (int j = 0; j < STORES; j++) {
+      wasm_instance_delete(instances[j]);
+      wasm_store_delete(stores[j]);
+    }
+    int kept;
+    /* What leaves does so soon, by a thread of the engine's. */
+    for (int wait = 0; wait < 200; wait++) {
+      kept = 0;
+      for (int j = 0; j < STORES; j++) kept += own_pages(data[j], WRITTEN);
+      if (i == 0 || kept <= 2 * WRITTEN) break;
+      usleep(50000);
+    }
+    CHECK(i == 0 ? kept == STORES * WRITTEN : kept <= 2 * WRITTEN);
+    CHECK(kept > 0 || i == 4);
+    pagefork_instance_pre_delete(pre);
+    pagefork_linker_delete(linker);
+    wasm_module_delete(module);
+    wasm_engine_delete(engine);
+  }
+}
+
 int main(void) {
   sizes();
+  resident();
+  pool();
   compiling();
   results();
   cache();

@@ -539,6 +539,49 @@ static void strategies(void) {
   wasm_config_delete(config);
 }
 
+static void *write_page(void *page) {
+  memset(page, 1, 4096);
+  return NULL;
+}
+
+/* What another thread writes by a pointer to a memory, in a run in which this thread writes nothing, is known to
+ * the reset: nothing but wasm_memory_data has said so. */
+static void written_elsewhere(void) {
+  enum { RUNS = 24, FIRST = 8 };
+  static const uint8_t resets[] = {PAGEFORK_RESET_AUTO, PAGEFORK_RESET_RESIDENT, PAGEFORK_RESET_PROTECT};
+  for (size_t i = 0; i < sizeof resets; i++) {
+    pagefork_strategies_t strategies = {.reset = resets[i]};
+    wasm_config_t *config = wasm_config_new();
+    OK(pagefork_config_strategies(config, &strategies));
+    wasm_engine_t *engine;
+    OK(pagefork_engine_new(config, &engine));
+    static const char text[] = "(module (memory (export \"memory\") 4) (func (export \"nop\")))";
+    wasm_module_t *module;
+    OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+    wasm_store_t *store = wasm_store_new(engine);
+    wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL);
+    const wasm_func_t *nop = export_func(instance, "nop");
+    wasm_memory_t *memory = wasm_extern_as_memory(export_of(instance, "memory"));
+    for (int run = 0; run < RUNS; run++) {
+      OK(pagefork_func_call(nop, NULL, 0, NULL, 0));
+      if (run >= FIRST) {
+        char *page = wasm_memory_data(memory) + (run + 1) * 4096;
+        pthread_t writer;
+        CHECK(pthread_create(&writer, NULL, write_page, page) == 0);
+        CHECK(pthread_join(writer, NULL) == 0);
+      }
+      OK(pagefork_store_reset(store, NULL));
+    }
+    /* Only now: this thread reads no page before. */
+    for (int run = FIRST; run < RUNS; run++) CHECK(!wasm_memory_data(memory)[(run + 1) * 4096]);
+    delete_kept();
+    wasm_instance_delete(instance);
+    wasm_store_delete(store);
+    wasm_module_delete(module);
+    wasm_engine_delete(engine);
+  }
+}
+
 /* Successive snapshots of a store that runs on, by each way of finding what was written: what is
  * spawned from each has what was there then. The host writes by a pointer that it has kept, or by one that
  * it has just asked for. */
@@ -613,6 +656,7 @@ int main(void) {
   snapshots(engine, linker, module);
   programs(engine);
   strategies();
+  written_elsewhere();
   deltas(false);
   deltas(true);
   wasm_instance_delete(instance);

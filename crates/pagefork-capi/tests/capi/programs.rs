@@ -1,9 +1,12 @@
 //! C programs that use every function of the headers, as they are and with sanitizers.
 
-use crate::common::{folder, run_program, write_guests};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use crate::common::{compiler, crate_root, folder, link, run, run_program, write_guests};
 
 /// Builds and runs a program of `tests/c`, in a folder of its own.
-fn run(program: &str, name: &str, options: &[&str]) {
+fn build_and_run(program: &str, name: &str, options: &[&str]) {
     let folder = folder(name);
     write_guests(&folder);
     run_program(program, options, &folder);
@@ -16,13 +19,13 @@ macro_rules! programs {
         mod $name {
             #[test]
             fn runs() {
-                super::run($program, concat!("c_", stringify!($name)), &[]);
+                super::build_and_run($program, concat!("c_", stringify!($name)), &[]);
             }
 
             #[test]
             fn runs_with_sanitizers() {
                 let options = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
-                super::run($program, concat!("c_", stringify!($name), "_sanitized"), &options);
+                super::build_and_run($program, concat!("c_", stringify!($name), "_sanitized"), &options);
             }
         }
     )*};
@@ -38,6 +41,7 @@ programs! {
     embed "embed.c";
     requests "requests.c";
     wrapping "wrapping.c";
+    straight "straight.c";
     things "things.c";
     engines "engines.c";
     settings "settings.c";
@@ -46,4 +50,22 @@ programs! {
     images "images.c";
     wasi "wasi.c";
     wrapper "wrapper.cc";
+}
+
+/// Nothing unwinds a guest's frames.
+#[test]
+fn what_a_host_function_throws_ends_the_process() {
+    let folder = folder("c_throws");
+    write_guests(&folder);
+    let program = folder.join("throws");
+    let mut compiler = compiler("c++", &folder);
+    compiler.arg("-std=c++17").arg(crate_root().join("tests/c/throws.cc"));
+    link(&mut compiler, &program);
+    run(&mut compiler);
+    let output = Command::new(program).output().expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    assert!(errors.contains("it must return"), "{errors}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    std::fs::remove_dir_all(folder).expect("the folder is the test's own");
 }

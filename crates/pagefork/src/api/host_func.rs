@@ -354,7 +354,7 @@ macro_rules! into_func {
                     true => shim::<true, T, F, R, $($arg),*> as *const () as usize,
                     false => plain,
                 };
-                let direct = DirectCall { shim: plain, keeping_shim, closure };
+                let direct = DirectCall { shim: plain, keeping_shim, closure, foreign: None };
                 HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call), direct)
             }
         }

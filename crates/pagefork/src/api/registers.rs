@@ -9,6 +9,7 @@ use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, Item, ValType};
 use pagefork_layout::text::OneLine;
 
+use crate::api::foreign::ForeignFunction;
 use crate::api::func::Caller;
 use crate::api::host_func::{DirectAnswer, answer, put_off_with};
 use crate::api::instance::Instance;
@@ -132,6 +133,15 @@ pub trait RegisterCallee<T: 'static>: Send + Sync + 'static {
     ///
     /// See [`Func::new_with_registers`].
     fn call(&self, caller: Caller<'_, T>, values: RegisterValues) -> Result<RegisterResult>;
+
+    /// The function of C's that does the same, if there is one: see [`ForeignFunction`].
+    ///
+    /// # Examples
+    ///
+    /// See [`ForeignFunction`].
+    fn foreign(&self) -> Option<ForeignFunction<T>> {
+        None
+    }
 }
 
 /// A function that is called with values in registers.
@@ -754,6 +764,7 @@ pub(crate) fn in_registers<T: 'static, C: RegisterCallee<T>>(
 ) -> HostFunc {
     let (plain, keeping_shim) =
         (shim_of::<false, T, C>(&ty.results), shim_of::<true, T, C>(&ty.results));
+    let foreign = callee.foreign().map(|function| function.call);
     let closure = Arc::new(callee);
     let callee = Arc::clone(&closure);
     let function = HostFunc::in_cells_of_type(engine, ty, |types| {
@@ -783,7 +794,10 @@ pub(crate) fn in_registers<T: 'static, C: RegisterCallee<T>>(
             Ok(())
         })
     });
-    HostFunc { direct: Some(DirectCall { shim: plain, keeping_shim, closure }), ..function }
+    HostFunc {
+        direct: Some(DirectCall { shim: plain, keeping_shim, closure, foreign }),
+        ..function
+    }
 }
 
 /// What guests call for a callee of this type that has these results; see [`shim`].

@@ -167,8 +167,10 @@ impl<T> Store<T> {
             data: ManuallyDrop::new(data),
             invariant: PhantomData,
         };
-        let full = Box::new(full);
-        Self { full: NonNull::from(Box::leak(full)), owned: PhantomData }
+        let full = NonNull::from(Box::leak(Box::new(full)));
+        // Functions of C's are told of the store by its address.
+        full.expose_provenance();
+        Self { full, owned: PhantomData }
     }
 
     /// The store's engine.
@@ -282,7 +284,7 @@ impl<T> Store<T> {
         match unsafe { StoreGroup::reset(self.as_ptr()) } {
             Ok(()) => Ok(old),
             Err(error) => {
-                *self.full_mut().data = old;
+                self.replace_data(old);
                 Err(error)
             }
         }
@@ -290,7 +292,9 @@ impl<T> Store<T> {
 
     /// Gives the embedder other data; returns the old.
     pub(crate) fn replace_data(&mut self, data: T) -> T {
-        std::mem::replace(&mut *self.full_mut().data, data)
+        let old = std::mem::replace(&mut *self.full_mut().data, data);
+        self.full_mut().inner.renew_foreign_callers();
+        old
     }
 
     /// Whose bytes may be on the stacks of its slots.
@@ -323,6 +327,7 @@ impl<T> Store<T> {
         unsafe {
             (&raw mut (*full.as_ptr()).data).write(ManuallyDrop::new(data));
             (*full.as_ptr()).inner.id = StoreId::next();
+            (*full.as_ptr()).inner.renew_foreign_callers();
         }
         Self { full, owned: PhantomData }
     }

@@ -91,6 +91,7 @@ impl StoreGroup {
     pub(crate) fn forget_run(&mut self) {
         self.suspended = None;
         self.resets += 1;
+        self.forget_raised();
         self.activation.forget_run();
         self.update_due();
     }

@@ -56,6 +56,8 @@ pub(crate) struct DirectThunks {
     pub(crate) result: DirectThunkSet,
     /// Those that clear all registers that a call may change.
     pub(crate) all: DirectThunkSet,
+    /// Those for functions of C's, which clear what is left of the result's register.
+    pub(crate) foreign: DirectThunkSet,
 }
 
 /// A thunk for each kind of result.
@@ -101,6 +103,7 @@ impl Thunks {
             .chain(bulk.waiting)
             .chain(direct.result.all())
             .chain(direct.all.all())
+            .chain(direct.foreign.all())
     }
 }
 

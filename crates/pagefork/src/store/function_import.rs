@@ -9,6 +9,7 @@ use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 
 use crate::store::activation::Activation;
 use crate::store::call_hook::HOOKED;
+use crate::store::foreign::ForeignCaller;
 use crate::store::group::StoreGroup;
 
 /// See [`link::function_import`].
@@ -62,8 +63,25 @@ const _: () = {
 };
 
 impl StoreGroup {
-    /// How a function is called from an instance that is not its own.
-    pub(crate) fn function_import(&self, function: FuncRef) -> FunctionImport {
+    /// How these functions are called from an instance that is not their own, which has a caller for each
+    /// if functions of C's are among them.
+    pub(super) fn function_imports(
+        &self,
+        functions: &[FuncRef],
+        callers: &[ForeignCaller],
+    ) -> Box<[FunctionImport]> {
+        let record = |(index, function): (usize, &FuncRef)| {
+            self.function_import(*function, callers.get(index))
+        };
+        functions.iter().enumerate().map(record).collect()
+    }
+
+    /// How a function is called from an instance that is not its own, with this caller if it is C's.
+    pub(crate) fn function_import(
+        &self,
+        function: FuncRef,
+        caller: Option<&ForeignCaller>,
+    ) -> FunctionImport {
         let index = function.index().expect("a definition is not null");
         let activation = (&raw const self.activation).expose_provenance();
         let due = self.activation.due.expose_provenance();
@@ -82,6 +100,14 @@ impl StoreGroup {
         let Some(direct) = &host.direct else {
             return FunctionImport { code, base, thunk, shim, closure, activation, due };
         };
+        // Where a guest may be suspended, a call may have to be made later: the shim keeps its arguments.
+        if let (Some(foreign), Some(caller), false) =
+            (direct.foreign, caller, self.clears_registers)
+        {
+            let (thunk, shim) = (self.direct_thunks.foreign.of(&host.ty.results), foreign.function);
+            let closure = caller.expose();
+            return FunctionImport { code, base, thunk, shim, closure, activation, due };
+        }
         let thunks = match self.clears_registers {
             true => &self.direct_thunks.all,
             false => &self.direct_thunks.result,
@@ -108,8 +134,9 @@ impl StoreGroup {
     /// Writes again how the functions are called that instances import.
     pub(crate) fn renew_function_imports(&mut self) {
         for index in 0..self.instances.len() {
-            let functions = self.instances[index].imports.functions.iter();
-            let records: Vec<_> = functions.map(|of| self.function_import(*of)).collect();
+            let instance = &self.instances[index];
+            let records =
+                self.function_imports(&instance.imports.functions, &instance.foreign_callers);
             self.instances[index].function_imports.copy_from_slice(&records);
         }
     }

@@ -36,6 +36,7 @@ use crate::store::buffers::Buffers;
 use crate::store::call_hook::HookCallback;
 use crate::store::called::CalledFunctions;
 use crate::store::epoch::{EpochCallback, StoreEpochs};
+use crate::store::foreign::{ForeignCaller, Raised};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::frozen::Frozen;
 use crate::store::function_import::FunctionImport;
@@ -91,6 +92,10 @@ pub(crate) struct StoreGroup {
     /// The base of each instance by ordinal; entry 0 is unused.
     bases: Vec<usize>,
     pub(crate) host_functions: Vec<Arc<HostFunc>>,
+    /// How functions of C's know the store, if instances have been given some.
+    pub(super) foreign_handle: Option<unsafe fn(usize) -> usize>,
+    /// What host functions fail with that have not returned yet, the outermost first.
+    pub(super) raised: Vec<Raised>,
     pub(crate) references: References,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) limits: StoreLimits,
@@ -156,7 +161,7 @@ const _: () = {
         Option<StoreId>,
         u64,
     )>();
-    sync::<Option<Arc<Frozen>>>();
+    sync::<(Option<Arc<Frozen>>, Vec<Raised>)>();
 };
 
 /// What the host keeps about an instance.
@@ -168,6 +173,8 @@ pub(crate) struct InstanceData {
     pub(crate) imports: Imports,
     /// What the link zone points to.
     pub(super) function_imports: Box<[FunctionImport]>,
+    /// What functions of C's among them are given as their caller.
+    pub(super) foreign_callers: Box<[ForeignCaller]>,
     /// What it starts as.
     pub(crate) plan: Arc<SpawnPlan>,
     /// Whether the slot was last filled from something else.
@@ -241,6 +248,8 @@ impl StoreGroup {
             instances: Vec::new(),
             bases: vec![0],
             host_functions: Vec::new(),
+            foreign_handle: None,
+            raised: Vec::new(),
             references: References::default(),
             interrupts,
             limits: StoreLimits::default(),
@@ -325,14 +334,15 @@ impl StoreGroup {
         let ordinal = self.next_ordinal();
         let bounds = slot.bounds();
         let base = slot.base().expose_provenance();
-        let function_imports =
-            imports.functions.iter().map(|function| self.function_import(*function)).collect();
+        let foreign_callers = self.foreign_callers(&imports.functions);
+        let function_imports = self.function_imports(&imports.functions, &foreign_callers);
         let mut instance = InstanceData {
             module,
             slot,
             bounds,
             imports,
             function_imports,
+            foreign_callers,
             plan,
             filled_otherwise: false,
             own_strategies: false,
@@ -465,7 +475,7 @@ impl StoreGroup {
 
     /// Where an indirect call across instances finds what it must call.
     pub(crate) fn set_resolved(&mut self, function: FuncRef) {
-        let FunctionImport { code, base, .. } = self.function_import(function);
+        let FunctionImport { code, base, .. } = self.function_import(function, None);
         self.activation.resolved = [code, base];
     }
 

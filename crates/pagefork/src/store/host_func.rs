@@ -8,6 +8,7 @@ use pagefork_layout::module::FuncType;
 use crate::base::cell::Cell;
 use crate::base::error::Result;
 use crate::code::types::{TypeId, TypeUses};
+use crate::store::foreign::ForeignCall;
 use crate::store::group::StoreGroup;
 
 /// A function of the host, ready to be called with cells.
@@ -38,6 +39,8 @@ pub(crate) struct DirectCall {
     pub(crate) keeping_shim: usize,
     /// What the shim calls.
     pub(crate) closure: Arc<dyn Any + Send + Sync>,
+    /// The function of C's that guests call in its place, if there is one.
+    pub(crate) foreign: Option<ForeignCall>,
 }
 
 /// What calls a host function.

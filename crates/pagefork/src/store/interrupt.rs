@@ -251,6 +251,8 @@ pub(crate) enum Due {
     LostPages = 64,
     /// Pages of an image may be absent.
     AbsentPages = 128,
+    /// A host function that has not returned yet has failed.
+    Raised = 256,
 }
 
 impl Due {
@@ -263,7 +265,8 @@ impl Due {
         | Self::SuspensionRequest as u32
         | Self::Broken as u32
         | Self::LostPages as u32
-        | Self::AbsentPages as u32;
+        | Self::AbsentPages as u32
+        | Self::Raised as u32;
 
     /// The bits of requests that are meant for one call.
     const REQUESTS: u32 = Self::Interrupt as u32 | Self::SuspensionRequest as u32;

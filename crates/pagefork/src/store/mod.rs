@@ -18,6 +18,7 @@ pub(crate) mod host_func;
 pub(crate) mod activation;
 pub(crate) mod frame;
 pub(crate) mod function_import;
+pub(crate) mod foreign;
 pub(crate) mod suspended;
 pub(crate) mod frozen;
 pub(crate) mod record;

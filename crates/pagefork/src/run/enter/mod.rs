@@ -34,7 +34,7 @@ use crate::run::throw::Thrown;
 use crate::run::{call_hook, epoch, services, suspend, throw};
 use crate::store::activation::{Activation, LeaveReason};
 use crate::store::call_hook::HOOKED;
-use crate::store::frame::{DirectThunkSet, DirectThunks, Landing, Target, Thunks};
+use crate::store::frame::{Landing, Target, Thunks};
 use crate::store::group::StoreGroup;
 use crate::store::interrupt::Due;
 use crate::store::thread;
@@ -71,15 +71,6 @@ unsafe extern "C" {
     ) -> u32;
     fn pagefork_entered();
     fn pagefork_enter_outermost();
-    fn pagefork_direct_none();
-    fn pagefork_direct_i32();
-    fn pagefork_direct_f32();
-    fn pagefork_direct_f64();
-    fn pagefork_direct_none_clear();
-    fn pagefork_direct_i32_clear();
-    fn pagefork_direct_i64_clear();
-    fn pagefork_direct_f32_clear();
-    fn pagefork_direct_f64_clear();
     fn pagefork_host_call();
     fn pagefork_interrupt();
     fn pagefork_trap();
@@ -101,23 +92,7 @@ pub(crate) fn thunks() -> Thunks {
         trap: pagefork_trap as *const () as usize,
         trapped: pagefork_trapped as *const () as usize,
         bulk: bulk::thunks(),
-        direct: DirectThunks {
-            result: DirectThunkSet {
-                none: pagefork_direct_none as *const () as usize,
-                i32: pagefork_direct_i32 as *const () as usize,
-                // Nothing is to be cleared.
-                i64: pagefork_direct_none as *const () as usize,
-                f32: pagefork_direct_f32 as *const () as usize,
-                f64: pagefork_direct_f64 as *const () as usize,
-            },
-            all: DirectThunkSet {
-                none: pagefork_direct_none_clear as *const () as usize,
-                i32: pagefork_direct_i32_clear as *const () as usize,
-                i64: pagefork_direct_i64_clear as *const () as usize,
-                f32: pagefork_direct_f32_clear as *const () as usize,
-                f64: pagefork_direct_f64_clear as *const () as usize,
-            },
-        },
+        direct: direct::thunks(),
     }
 }
 
@@ -760,6 +735,10 @@ unsafe fn after_host_function(
     // SAFETY: by this function's contract the store is valid.
     unsafe {
         let store = (*activation).store;
+        let result = match ((*store).take_raised(), result) {
+            (Some(error), Ok(Ok(()))) => Ok(Err(error)),
+            (_, result) => result,
+        };
         match result {
             Ok(_) if (*store).is_torn() => {
                 HostAnswer::leave(activation, trapped(activation, TrapCode::PageAbsent))

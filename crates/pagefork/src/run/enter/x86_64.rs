@@ -37,8 +37,9 @@ use pagefork_layout::trap::TrapCode;
 
 use crate::store::activation::Activation;
 use crate::store::frame::Landing;
+use crate::store::interrupt::Due;
 
-use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
+use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED, direct};
 
 // What the frame chain of a guest suspended at an interruption point begins
 // with: the frame pointer, then below it all other registers.
@@ -134,6 +135,75 @@ macro_rules! direct_thunk {
             "pop rbp\n",
             ".cfi_def_cfa rsp, 8\n",
             "ret\n",
+            ".cfi_endproc\n",
+            ".size ",
+            $name,
+            ", . - ",
+            $name,
+        )
+    };
+}
+
+/// Lets guests call a function of C's with arguments in registers, and its result in one. The record of
+/// the import is the first argument, in whose place the function gets its caller. What is due is looked at
+/// here, since nothing of Rust's runs in between. `$result` moves the result, or clears what is left of its
+/// register.
+macro_rules! foreign_thunk {
+    ($name:literal, $kind:literal, $result:literal) => {
+        concat!(
+            ".globl ",
+            $name,
+            "\n.hidden ",
+            $name,
+            "\n.type ",
+            $name,
+            ",@function\n.p2align 6\n",
+            $name,
+            ":\n",
+            ".cfi_startproc\n",
+            // Relative to the program counter, in 4 bytes.
+            ".cfi_personality 0x1b, {end_unwinding}\n",
+            "push rbp\n",
+            ".cfi_def_cfa_offset 16\n",
+            ".cfi_offset rbp, -16\n",
+            "mov rbp, rsp\n",
+            ".cfi_def_cfa_register rbp\n",
+            "mov rax, [rdi + {RECORD_ACTIVATION}]\n",
+            "mov r10, [rdi + {RECORD_SHIM}]\n",
+            "mov rdi, [rdi + {RECORD_CLOSURE}]\n",
+            "mov [rax + {GUEST_SP}], rsp\n",
+            "mov [rax + {GUEST_BASE}], r15\n",
+            "mov rsp, [rax + {HOST_SP}]\n",
+            ".cfi_remember_state\n",
+            cfa_on_host_stack!(),
+            "\ncall r10\n",
+            // The entry frame leads to the activation, which C's function does not keep in a register.
+            "mov rcx, [rsp]\n",
+            "mov rcx, [rcx + {DUE}]\n",
+            "test dword ptr [rcx], {AFTER_HOST_CALLS}\n",
+            "jne 2f\n",
+            ".cfi_restore_state\n",
+            "3:\n",
+            $result,
+            "\nmov rsp, rbp\n",
+            "pop rbp\n",
+            ".cfi_remember_state\n",
+            ".cfi_def_cfa rsp, 8\n",
+            "ret\n",
+            ".cfi_restore_state\n",
+            "2:\n",
+            cfa_on_host_stack!(),
+            "\nmov rdi, [rsp]\n",
+            "mov rsi, rax\n",
+            "mov edx, {",
+            $kind,
+            "}\n",
+            "call {after_foreign_call}\n",
+            "test eax, eax\n",
+            "jne .Lpagefork_direct_otherwise\n",
+            "mov rax, rdx\n",
+            "movq xmm0, rdx\n",
+            "jmp 3b\n",
             ".cfi_endproc\n",
             ".size ",
             $name,
@@ -467,6 +537,14 @@ global_asm!(
         "xor edx, edx\n movq xmm0, xmm0\n",
         clear_scratch_registers_without_results!(), "\n xor ecx, ecx\n xor edi, edi\n")),
 
+    // -- foreign -----------------------------------------------------------
+    // As `direct`, of functions of C's, which answer as C has it: in rax or xmm0.
+    foreign_thunk!("pagefork_foreign_none", "NONE", ""),
+    foreign_thunk!("pagefork_foreign_i32", "I32", "mov edx, eax"),
+    foreign_thunk!("pagefork_foreign_i64", "I64", "mov rdx, rax"),
+    foreign_thunk!("pagefork_foreign_f32", "F32", "pslldq xmm0, 12\n psrldq xmm0, 12"),
+    foreign_thunk!("pagefork_foreign_f64", "F64", "movq xmm0, xmm0"),
+
     // Not going on is the same for all host calls.
     ".Lpagefork_direct_otherwise:",
     ".cfi_startproc",
@@ -732,6 +810,14 @@ global_asm!(
     INTERRUPT_BLOCK = const INTERRUPT_BLOCK,
     RECORD_ACTIVATION = const link::function_import::ACTIVATION,
     RECORD_SHIM = const link::function_import::SHIM,
+    RECORD_CLOSURE = const link::function_import::CLOSURE,
+    DUE = const offset_of!(Activation, due),
+    AFTER_HOST_CALLS = const Due::AFTER_HOST_CALLS,
+    NONE = const direct::NONE,
+    I32 = const direct::I32,
+    I64 = const direct::I64,
+    F32 = const direct::F32,
+    F64 = const direct::F64,
     DIRECT_PLACE = const offset_of!(Activation, direct_place),
     LANDING_SP = const offset_of!(Landing, sp),
     LANDING_FP = const offset_of!(Landing, fp),
@@ -744,6 +830,8 @@ global_asm!(
     LEFT = const LEFT,
     SUSPENDED = const SUSPENDED,
     on_host_call = sym super::on_host_call,
+    after_foreign_call = sym direct::after_foreign_call,
+    end_unwinding = sym direct::end_unwinding,
     on_interrupt = sym super::on_interrupt,
     on_trap = sym super::on_trap,
     memmove = sym libc::memmove,
