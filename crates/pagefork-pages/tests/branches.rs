@@ -191,7 +191,7 @@ fn changes_are_a_branch_up_to_half_of_the_root_and_are_held_where_they_lie() {
         let half = (root.image.size() / PAGE / 2) as usize;
         assert!(half > BRANCH_PAGES_MAX, "more than other branches may have");
         let base = root.memory(0);
-        let extents = vec![root.layout.image_start..base + root.sizes[0].initial];
+        let extents = vec![root.layout.image_start..base + root.sizes[0].initial; 1];
         for (count, at, is_branch) in
             [(half, 16, true), (half, 1, true), (half, 0, true), (half + 1, 0, false)]
         {
