@@ -17,6 +17,7 @@ mod sides;
 pub mod call;
 pub mod capi;
 pub mod spawn;
+pub mod contained;
 pub mod dirty;
 pub mod growth;
 pub mod faultspeed;
@@ -47,6 +48,7 @@ pub const ALL: &[Benchmark] = &[
     ("capi", |asked| capi::run(asked.size)),
     ("spawn", |asked| spawn::run(asked.size)),
     ("strategies", |asked| spawn::strategies(asked.size)),
+    ("contained", |asked| contained::run(asked.size)),
     ("call_empty_function", dirty::empty),
     ("dirty_1mb_of_memory", dirty::mebibyte),
     ("growth", growth::run),

@@ -43,6 +43,9 @@ fn main() -> ExitCode {
                     }
                     ["postcopy", ref rest @ ..] => pagefork_bench::postcopy::part(rest),
                     ["image", what, directory] => pagefork_bench::image::part(what, directory),
+                    ["contained", ref rest @ ..] => {
+                        print!("{}", pagefork_bench::contained::part(rest));
+                    }
                     _ => println!("{}", pagefork_bench::density::part(&arguments)),
                 }
                 return ExitCode::SUCCESS;

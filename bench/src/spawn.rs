@@ -293,7 +293,7 @@ fn turns(engines: &Engines, size: Size, grid: &mut Grid) {
 
 /// What one run that writes 500 pages costs the runs after it, which write one.
 fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
-    /// Requests after the large one that are timed, and that are not.
+    /// Requests after the large one that are timed one by one, and that there are in all.
     const AFTER: usize = 32;
     const BETWEEN: u32 = 1000;
     let rounds = if size == Size::Small { 1 } else { 31 };
@@ -313,18 +313,23 @@ fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
     }
     let mut large = vec![Vec::new(); sides.len()];
     let mut after = vec![vec![Vec::new(); AFTER]; sides.len()];
+    let mut all = vec![Vec::new(); sides.len()];
     for _ in 0..rounds {
         for (i, (_, side)) in sides.iter().enumerate() {
+            let begun = Clock::Wall.now();
             large[i].push(timed(&**side, 500, IMAGE_WORD.wrapping_mul(256)));
             after[i].iter_mut().for_each(|samples| samples.push(once(&**side)));
             if size == Size::Large {
-                (0..BETWEEN).for_each(|_| _ = once(&**side));
+                (AFTER as u32..BETWEEN).for_each(|_| _ = once(&**side));
             }
+            all[i].push(Clock::Wall.now() - begun);
         }
     }
     let columns: Vec<&str> = sides.iter().map(|(column, _)| *column).collect();
     let line = |cells: Vec<Vec<f64>>| columns.iter().copied().zip(cells).collect();
     grid.add("500 pages written, now and then", Unit::Nanoseconds, line(large));
+    let name = "500 pages written, and then 1 page by 1,000 requests, together";
+    grid.add(name, Unit::Nanoseconds, line(all));
     for position in [1, 2, 8, AFTER] {
         let cells = after.iter().map(|samples| samples[position - 1].clone()).collect();
         let name = format!("1 page written, request {position} after one that wrote 500");

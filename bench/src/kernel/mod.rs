@@ -1,5 +1,6 @@
 //! What the kernel offers programs that manage pages, as they use it: what Pagefork is compared with.
 
+mod confine;
 mod locks;
 mod mapping;
 mod misses;
@@ -8,6 +9,7 @@ mod readers;
 mod signals;
 mod userfault;
 
+pub(crate) use confine::{Refusal, become_nobody, refuse};
 pub(crate) use locks::{LockWaits, lock_waits_are_counted};
 pub(crate) use mapping::{Access, Mapping, PAGE};
 pub(crate) use misses::CacheMisses;

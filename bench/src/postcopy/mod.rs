@@ -19,7 +19,6 @@ use std::time::Duration;
 pub use moves::moves;
 pub use processes::part;
 
-
 use crate::kernel::userfaults_are_told;
 use crate::measure::Size;
 use crate::plot::{self, Curve};

@@ -90,7 +90,7 @@ struct Client {
 impl Client {
     fn start(node: &Mortal, name: &str, module: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
-            .args(["node", "start", "--node-timeout", "8s", "--name", name, "own", module])
+            .args(["node", "start", "--node-timeout", "20s", "--name", name, "own", module])
             .env("XDG_CONFIG_HOME", &node.user.config)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -313,7 +313,7 @@ impl Placed {
 
     /// Starts a node, anew if it was, and has both know where it is.
     fn start(&mut self, which: usize) {
-        let words = format!("run --addr 127.0.0.1:0 --node-timeout 500ms --place {}/", self.url);
+        let words = format!("run --addr 127.0.0.1:0 --node-timeout 5s --place {}/", self.url);
         self.nodes[which] = Some(self.users[which].listen_with(&words));
         let (user, other) = (&self.users[which], &self.users[1 - which]);
         let own = &self.nodes[which].as_ref().unwrap().address;

@@ -220,7 +220,7 @@ fn a_signal_ends_it_also_if_nobody_reads_what_it_says() {
 
 #[test]
 fn options_reach_programs_and_limits_hold() {
-    let server = serve("--body-max 10B --timeout 50ms guest/built/form_cgi.wasm");
+    let server = serve("--body-max 10B --timeout 30s guest/built/form_cgi.wasm");
     assert!(get(&server.address, "/?a=b").ends_with("\r\n\r\na: b\n"));
     let mut stream = connect(&server.address);
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";

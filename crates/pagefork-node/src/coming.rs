@@ -1,7 +1,7 @@
-//! Images whose pages come, by their hashes: starts of the same one share what comes.
+//! Images whose pages come, by whom they come of and their hashes: starts of the same one share what comes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use pagefork_image::{ContentHash, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 
@@ -18,11 +18,12 @@ pub enum SharedImage {
     Coming(Arc<ComingImage>),
 }
 
-/// The images whose pages come to a process. Starts of the same one, one after the other or at once, share
-/// its pages, in memory and on their way: the first one gets them, by its options, and the others wait for
-/// what it gets. An image that [is lost](ComingImage::is_lost) is not shared with who starts later.
+/// The images whose pages come to a process. Starts of the same one from the same node, one after the other or
+/// at once, share its pages, in memory and on their way: the first one gets them, by its options, and the others
+/// wait for what it gets. An image that [is lost](ComingImage::is_lost) is not shared with who starts later, and
+/// what comes of one node depends on no other.
 ///
-/// A later start asks its own node all the same, for what the name means there and whether it may have it.
+/// A later start asks the node all the same, for what the name means there and whether it may have it.
 ///
 /// # Examples
 ///
@@ -62,8 +63,8 @@ pub struct ComingImages(Mutex<KnownImages>);
 
 #[derive(Debug, Default)]
 struct KnownImages {
-    /// Each is locked while it is started.
-    images: BTreeMap<ContentHash, Arc<Mutex<Weak<ComingImage>>>>,
+    /// Of whom each comes. It is locked while it is started.
+    images: BTreeMap<(PublicKey, ContentHash), Arc<Mutex<Weak<ComingImage>>>>,
     /// What names meant, of whom.
     names: BTreeMap<(PublicKey, String), ContentHash>,
 }
@@ -72,13 +73,15 @@ impl KnownImages {
     /// Forgets what nobody has any more, or starts.
     fn prune(&mut self) {
         self.images.retain(|_, place| {
-            let is_unused = |place: &Mutex<Weak<ComingImage>>| {
-                place.try_lock().is_ok_and(|image| image.strong_count() == 0)
+            let is_unused = |place: &Mutex<Weak<ComingImage>>| match place.try_lock() {
+                Ok(image) => image.strong_count() == 0,
+                Err(TryLockError::Poisoned(image)) => image.into_inner().strong_count() == 0,
+                Err(TryLockError::WouldBlock) => false,
             };
             Arc::strong_count(place) > 1 || !is_unused(place)
         });
         let Self { images, names } = self;
-        names.retain(|_, hash| images.contains_key(hash));
+        names.retain(|(peer, _), hash| images.contains_key(&(*peer, *hash)));
     }
 }
 
@@ -105,8 +108,9 @@ impl ComingImages {
         let is_known = {
             let mut known = self.known();
             known.prune();
-            let asked = name.parse().ok().filter(|hash| known.images.contains_key(hash));
-            asked.is_some() || known.names.contains_key(&known_as)
+            let asked = name.parse().ok().map(|hash| (peer.key, hash));
+            asked.is_some_and(|asked| known.images.contains_key(&asked))
+                || known.names.contains_key(&known_as)
         };
         // Of what comes already nothing is to be sent along.
         let Some(opened) = source.open(!is_known)? else {
@@ -115,7 +119,7 @@ impl ComingImages {
         let place = {
             let mut known = self.known();
             known.names.insert(known_as, opened.hash());
-            Arc::clone(known.images.entry(opened.hash()).or_default())
+            Arc::clone(known.images.entry((peer.key, opened.hash())).or_default())
         };
         // Who starts the same one at the same time waits until it is known.
         let mut image = place.lock().unwrap_or_else(PoisonError::into_inner);

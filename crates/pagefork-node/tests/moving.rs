@@ -401,14 +401,18 @@ fn listening_sockets_are_those_of_the_node_and_an_open_connection_is_waited_for_
     move_on(0, Duration::from_secs(20)).unwrap();
     let _connection = TcpStream::connect(listeners[1].local_addr().unwrap()).unwrap();
     input.put(b"accept\n");
-    let refused = loop {
-        match move_on(1, Duration::from_millis(300)) {
+    let begun = Instant::now();
+    loop {
+        let refused = match move_on(1, Duration::from_millis(300)) {
             // It has not come to accept it yet.
-            Ok(_) => drop(move_on(0, Duration::from_secs(20)).unwrap()),
-            Err(error) => break error.to_string(),
+            Ok(_) => move_on(0, Duration::from_secs(20)).unwrap().to_string(),
+            Err(error) => error.to_string(),
+        };
+        if refused.contains("is a connection") {
+            break;
         }
-    };
-    assert!(refused.contains("is a connection"), "{refused}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{refused}");
+    }
     // Once it is closed, the program moves: it is waited for.
     let closing = input.clone();
     thread::spawn(move || {
@@ -598,7 +602,7 @@ fn handed_over(name: &str) -> ([Node; 2], String, Pipe, thread::JoinHandle<commo
         thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
     let relay = Relay::new(&nodes[0].peer.address, || 0);
     nodes[1].peers.0.lock().unwrap()[0].1.address = relay.address.clone();
-    let options = MigrateOptions { rounds: 0, patience: Duration::from_millis(500), second: None };
+    let options = MigrateOptions { rounds: 0, patience: Duration::from_secs(3), second: None };
     let error = nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap_err();
     assert!(error.to_string().contains("has not answered yet"), "{error}");
     (nodes, id, input, client)

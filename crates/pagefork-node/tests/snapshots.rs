@@ -167,14 +167,18 @@ fn what_cannot_be_captured_is_refused_by_name_and_runs_on() {
     input.put(b"accept\n");
     let mut options = named("b");
     options.patience = Duration::from_millis(300);
-    let why = loop {
-        match client.snapshot(&id, &options) {
+    let begun = Instant::now();
+    loop {
+        let why = match client.snapshot(&id, &options) {
             // It has not come to accept it yet.
-            Ok(_) => assert!(node.images.remove_name("b").unwrap()),
-            Err(error) => break error.to_string(),
+            Ok(_) => node.images.remove_name("b").unwrap().to_string(),
+            Err(error) => error.to_string(),
+        };
+        if why.contains("is a connection") {
+            break;
         }
-    };
-    assert!(why.contains("is a connection"), "{why}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{why}");
+    }
     assert!(!node.images.names().unwrap().contains_key("b"));
     let closing = input.clone();
     thread::spawn(move || {
@@ -243,10 +247,11 @@ fn when_the_client_is_gone_there_is_a_whole_image_or_none_and_the_program_runs_o
     // What was asked for and not heard of is done to its end.
     let begun = Instant::now();
     let mut known = usize::MAX;
+    let unfinished = || std::fs::read_dir(node.images.path().join("unfinished")).unwrap().count();
     while begun.elapsed() < Duration::from_secs(60) {
         thread::sleep(Duration::from_millis(300));
         let names = node.images.names().unwrap().len();
-        if std::mem::replace(&mut known, names) == names {
+        if std::mem::replace(&mut known, names) == names && unfinished() == 0 {
             break;
         }
     }
@@ -255,8 +260,7 @@ fn when_the_client_is_gone_there_is_a_whole_image_or_none_and_the_program_runs_o
         assert!(end == ProgramEnd::Exited(0) && sum().ends_with(&printed[..]), "{printed:?}");
         assert!(printed.len() >= 8);
     }
-    let left = std::fs::read_dir(node.images.path().join("unfinished")).unwrap().count();
-    assert_eq!(left, 0, "nothing half-made stays");
+    assert_eq!(unfinished(), 0, "nothing half-made stays");
     input.close();
     let found = client.join().unwrap();
     assert_eq!((found.end.unwrap(), found.stdout), (ProgramEnd::Exited(0), sum()));
@@ -309,12 +313,10 @@ fn a_partly_resident_program_is_captured_whole_and_forked() {
 fn what_is_captured_of_a_program_comes_whole_though_the_program_ends() {
     let nodes = lazy_nodes("captured-partly-ends", 52);
     let (id, _input, _relay, client) = partly_resident(&nodes);
-    let (peer, program) = (nodes[1].peer.clone(), id.clone());
-    let captures = thread::spawn(move || {
-        let mut client =
-            ProgramClient::connect(&peer, &key(CLIENT), &NodeTimes::default()).unwrap();
-        client.snapshot(&program, &named("whole"))
-    });
+    let program = id.clone();
+    let mut captures =
+        ProgramClient::connect(&nodes[1].peer, &key(CLIENT), &NodeTimes::default()).unwrap();
+    let captures = thread::spawn(move || captures.snapshot(&program, &named("whole")));
     thread::sleep(Duration::from_millis(30));
     nodes[1].client().stop(&id).unwrap();
     drop(client);
@@ -324,7 +326,8 @@ fn what_is_captured_of_a_program_comes_whole_though_the_program_ends() {
             assert!(end == ProgramEnd::Exited(0) && sum().ends_with(&printed[..]), "{printed:?}");
         }
         Err(error) => {
-            assert!(error.to_string().contains("it has ended"), "{error}");
+            let why = error.to_string();
+            assert!(why.contains("it has ended") || why.contains("no program"), "{why}");
             assert_eq!(nodes[1].images.names().unwrap().len(), 0);
         }
     }

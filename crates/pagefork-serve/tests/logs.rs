@@ -48,7 +48,8 @@ fn a_failure_of_a_program_is_one_record() {
         ("c", writes("Content-Length: 1\n\nab", ""), "error", "bad_response", 502),
         ("d", knows("", "(loop (br 0))"), "error", "timeout", 504),
     ] {
-        let server = serve_program(program, |config| config.timeout = Duration::from_millis(50));
+        let timeout = if id == "d" { Duration::from_millis(50) } else { Duration::from_secs(60) };
+        let server = serve_program(program, |config| config.timeout = timeout);
         assert_eq!(ask(&server, id, "/"), status, "{}", server.log.text());
         assert_one_record(&server, id, severity, kind);
     }
@@ -79,8 +80,8 @@ fn names_of_functions_are_one_line_and_command_nothing() {
 
 #[test]
 fn a_response_that_breaks_off_is_one_record_and_marked() {
-    let server = serve(
-        By(|mut request: Request, response: &ResponseWriter| {
+    let served = |timeout| {
+        let program = By(|mut request: Request, response: &ResponseWriter| {
             let mut headers = HeaderMap::new();
             if request.head.uri.path() == "/short" {
                 headers.insert("content-length", "100".parse().unwrap());
@@ -100,12 +101,15 @@ fn a_response_that_breaks_off_is_one_record_and_marked() {
                 }
                 _ => Ok(()),
             }
-        }),
-        |config| config.timeout = Duration::from_millis(100),
-    );
-    for (id, target, kind) in
-        [("a", "/fails", "trap"), ("b", "/short", "bad_response"), ("c", "/late", "timeout")]
-    {
+        });
+        serve(program, |config| config.timeout = timeout)
+    };
+    let (patient, hasty) = (served(Duration::from_secs(60)), served(Duration::from_millis(100)));
+    for (server, id, target, kind) in [
+        (&patient, "a", "/fails", "trap"),
+        (&patient, "b", "/short", "bad_response"),
+        (&hasty, "c", "/late", "timeout"),
+    ] {
         let mut client = server.connect();
         client.send(format!(
             "POST {target} HTTP/1.1\r\nHost: a\r\nX-Request-Id: {id}\r\nContent-Length: 1\r\n\r\n"
@@ -114,12 +118,13 @@ fn a_response_that_breaks_off_is_one_record_and_marked() {
         client.send("x");
         let mut rest = Vec::new();
         let _ = std::io::Read::read_to_end(&mut client.stream, &mut rest);
-        assert_one_record(&server, id, "error", kind);
-        assert!(records(&server, id)[0].contains("after 9 bytes of the body"));
+        assert_one_record(server, id, "error", kind);
+        assert!(records(server, id)[0].contains("after 9 bytes of the body"));
         let mark = format!(" {id} broken:{kind}\n");
         until("the mark", || server.access.text().contains(&mark));
     }
     // A client that leaves in the middle.
+    let server = patient;
     let mut client = server.connect();
     client.send("POST /late HTTP/1.1\r\nHost: a\r\nX-Request-Id: d\r\nContent-Length: 1\r\n\r\nx");
     client.head();

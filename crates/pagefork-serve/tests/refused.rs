@@ -111,7 +111,7 @@ fn a_malformed_head_after_others_leaves_their_responses_as_they_are() {
 
 #[test]
 fn a_head_that_does_not_end_is_answered_with_an_id_and_silence_is_not() {
-    let server = serve(By(hello), |config| config.client_timeout = Duration::from_millis(200));
+    let server = serve(By(hello), |config| config.client_timeout = Duration::from_secs(2));
     let mut slow = server.connect();
     slow.send("GET / HTTP/1.1\r\nHost");
     let answer = slow.answer();
@@ -130,7 +130,7 @@ fn a_head_that_does_not_end_is_answered_with_an_id_and_silence_is_not() {
 /// body of a request that was answered without it, or an empty line after it.
 #[test]
 fn a_connection_that_is_quiet_after_a_body_is_closed_and_nothing_else() {
-    let server = serve(By(hello), |config| config.client_timeout = Duration::from_millis(200));
+    let server = serve(By(hello), |config| config.client_timeout = Duration::from_secs(2));
     for (head, late) in [
         (
             "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
@@ -160,7 +160,7 @@ fn a_connection_that_is_quiet_after_a_body_is_closed_and_nothing_else() {
 /// Such a client has gone; no request of its has failed.
 #[test]
 fn a_client_of_http2_that_falls_silent_is_not_refused() {
-    let server = serve(By(hello), |config| config.client_timeout = Duration::from_millis(200));
+    let server = serve(By(hello), |config| config.client_timeout = Duration::from_secs(2));
     let mut stream = TcpStream::connect(server.address).unwrap();
     // In parts, the first of which does not tell the protocol.
     for part in [&b"PRI"[..], b" * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"] {

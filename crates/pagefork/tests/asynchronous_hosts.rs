@@ -455,3 +455,79 @@ fn a_suspendable_call_cannot_wait() -> Result<()> {
     assert_eq!(store.into_data(), 0);
     Ok(())
 }
+
+/// What a host function calls for itself, while the guest that has called it could wait, is not what that guest
+/// waits for: it would find the results of another function, of other types, as its own.
+#[test]
+fn a_host_function_of_a_guest_that_can_wait_calls_nothing_that_waits_in_its_place() -> Result<()> {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module (import "" "f" (func $f (result funcref)))
+            (func (export "run") (result i32) (ref.is_null (call $f))))"#,
+    )?;
+    for (wait, works) in [(0, true), (1, false)] {
+        let mut store = Store::new(&engine, 0);
+        let many = FuncType::new([], vec![ValType::I64; 100]);
+        let waits = Func::new_async(&mut store, many, move |_, _, results| {
+            Box::new(async move {
+                polls(wait).await;
+                results.fill(0x1234_5678_i64.into());
+                Ok(())
+            })
+        });
+        let ty = FuncType::new([], [ValType::FUNCREF]);
+        let between = Func::new(&mut store, ty, move |mut caller: Caller<'_, u32>, _, results| {
+            results[0] = Val::FuncRef(None);
+            let mut own = vec![Val::I64(0); 100];
+            waits.call(&mut caller, &[], &mut own)
+        });
+        let instance = Instance::new(&mut store, &module, &[between.into()])?;
+        let run = instance.get_typed_func::<(), i32>(&mut store, "run")?;
+        let result = block_on(run.call_async(&mut store, ()));
+        match works {
+            true => assert_eq!(result?, 1),
+            false => assert!(matches!(usage(result), UsageError::Nested)),
+        }
+    }
+    Ok(())
+}
+
+/// A host function of a guest's waits for another one, and then for something else: it can be interrupted still.
+#[test]
+fn a_host_function_waits_for_another_one_and_its_guest_is_interrupted_after_that() -> Result<()> {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module (import "" "f" (func $f (param i32) (result i32)))
+            (func (export "run") (param i32) (result i32) (call $f (local.get 0))))"#,
+    )?;
+    for before in [0, 2] {
+        let mut store = Store::new(&engine, 0);
+        let inner = Func::wrap_async(&mut store, |_: Caller<'_, u32>, (x,): (i32,)| {
+            Box::new(async move {
+                polls(2).await;
+                x + 1
+            })
+        });
+        let inner = inner.typed::<i32, i32>(&store)?;
+        let outer =
+            Func::wrap_async(&mut store, move |mut caller: Caller<'_, u32>, (x,): (i32,)| {
+                Box::new(async move {
+                    polls(before).await;
+                    let found = inner.call_async(&mut caller, x).await?;
+                    if found > 100 {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<i32, pagefork::Error>(found * 2)
+                })
+            });
+        let instance = Instance::new(&mut store, &module, &[outer.into()])?;
+        let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;
+        assert_eq!(block_on(run.call_async(&mut store, 4))?, 10);
+        store.set_timeout(Some(Duration::from_millis(50)))?;
+        let error = block_on(run.call_async(&mut store, 100)).unwrap_err();
+        assert_eq!(error.downcast_ref::<Trap>().expect("a trap").code(), TrapCode::Interrupt);
+    }
+    Ok(())
+}

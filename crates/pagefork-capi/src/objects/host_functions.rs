@@ -96,7 +96,7 @@ fn call_with_numbers<V: CValue>(
     let (args, own) = all.split_at_mut(params.len());
     let trap = StoreCell::with_caller(&mut caller, callback.env(), |_, caller| {
         callback.call(caller, args, own)
-    });
+    })?;
     if let Some(trap) = trap {
         return Err(raised(&trap));
     }
@@ -132,7 +132,7 @@ fn call_with_values<V: CValue>(
             *result = value.to_val(*ty, store)?;
         }
         Ok(())
-    })
+    })?
 }
 
 /// A C function has left a value of another kind.
@@ -255,7 +255,7 @@ impl<C: Callback<V>, V: CValue, const FLOATS: bool> RegisterCallee<HostData>
         let results = &mut slice::from_mut(result)[..usize::from(self.result.is_some())];
         let trap = StoreCell::with_caller(&mut caller, self.callback.env(), |_, caller| {
             self.callback.call(caller, args, results)
-        });
+        })?;
         if let Some(trap) = trap {
             return Err(raised(&trap));
         }

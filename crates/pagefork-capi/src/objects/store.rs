@@ -581,10 +581,13 @@ impl StoreCell {
     }
 
     /// Runs a host function of C's that no running guest has called.
+    ///
+    /// # Errors
+    /// What C has said that it fails with.
     pub(crate) fn in_host_function<R>(
         caller: &mut Caller<'_, HostData>,
         function: impl FnOnce(&StoreCell) -> R,
-    ) -> R {
+    ) -> Result<R> {
         /// Forgets the call, also after a panic.
         struct Ended<'a>(&'a StoreCell, Option<OtherCall>);
 
@@ -595,25 +598,38 @@ impl StoreCell {
         }
 
         let (cell, origin) = (Self::of_caller(caller), caller.origin());
-        let around = caller.as_context_mut().running();
+        let mut context = caller.as_context_mut();
+        // What the function around has failed with is its own.
+        let (around, raised_around) = (context.running(), context.take_raised());
         let _ended = Ended(cell, cell.other_call.replace(Some(OtherCall { origin, around })));
-        function(cell)
+        let result = function(cell);
+        let raised = cell.take_raised();
+        if let Some(error) = raised_around
+            && let Ok(mut context) = cell.context()
+        {
+            drop(context.raise(error));
+        }
+        raised.map_or(Ok(result), Err)
     }
 
     /// Runs a host function of C's that is given who has called it, with this environment.
+    ///
+    /// # Errors
+    /// What C has said that it fails with, if no running guest has called it. Of one that such a guest has
+    /// called it is known where that goes on.
     #[inline(always)]
     pub(crate) fn with_caller<R>(
         caller: &mut Caller<'_, HostData>,
         env: *mut c_void,
         function: impl FnOnce(&StoreCell, &pagefork_caller_t) -> R,
-    ) -> R {
+    ) -> Result<R> {
         let cell = Self::of_caller(caller);
         let call = |cell: &StoreCell| {
             let _back = Back(cell, cell.caller.replace_env(env));
             function(cell, &cell.caller)
         };
         match caller.is_direct() {
-            true => call(cell),
+            true => Ok(call(cell)),
             false => Self::in_host_function(caller, call),
         }
     }

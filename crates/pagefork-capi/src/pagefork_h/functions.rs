@@ -31,7 +31,7 @@ pub(super) fn on_cells(
     move |mut caller, cells| {
         let trap = StoreCell::with_caller(&mut caller, env.data(), |_, caller| {
             callback(caller, cells.as_mut_ptr())
-        });
+        })?;
         trap.map_or(Ok(()), |trap| Err(raised(&trap)))
     }
 }

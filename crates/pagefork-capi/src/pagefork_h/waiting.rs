@@ -89,8 +89,8 @@ impl BeginningFunction {
             let caller = pagefork_caller_t::new(self.env.data(), cell.handle());
             let completion = Box::new(pagefork_completion_t(Arc::clone(wait)));
             (self.callback)(&caller, args.0.as_ptr(), args.0.len(), completion);
-            cell.take_raised().map_or(Ok(()), Err)
-        })
+            Ok(())
+        })?
     }
 
     /// Takes over what C has completed a call with.
@@ -111,7 +111,7 @@ impl BeginningFunction {
                 *result = value.to_val(*ty, &cell.handle().0)?;
             }
             Ok(())
-        })
+        })?
     }
 }
 

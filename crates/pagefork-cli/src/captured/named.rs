@@ -61,7 +61,9 @@ impl NamedImage {
         let (head, code) = (coming.head_time(), coming.code_time());
         let image = Arc::clone(coming.image());
         // It says good-bye, and notes what was touched.
-        let Some(fetched) = coming.stop_within(GOOD_BYE) else { return };
+        // Who wants to know waits for that, which may be writing an image.
+        let patience = if is_reported { Duration::from_secs(60) } else { GOOD_BYE };
+        let Some(fetched) = coming.stop_within(patience) else { return };
         if !is_reported {
             return;
         }

@@ -146,8 +146,10 @@ impl Pair {
         client.write("first\n");
         wait_until("the program runs", || client.printed() == "first\n");
         self.records.begin(at);
+        // Nothing is in the way of the first one.
+        let patience = if at.is_none() { "60s" } else { "4s" };
         let mut moving = Command::new(env!("CARGO_BIN_EXE_pagefork"))
-            .args(["migrate", "--patience", "4s", "--rounds", &rounds.to_string()])
+            .args(["migrate", "--patience", patience, "--rounds", &rounds.to_string()])
             .args([&format!("own/{program}"), "other"])
             .env("XDG_CONFIG_HOME", &self.nodes[0].user.config)
             .stderr(Stdio::null())

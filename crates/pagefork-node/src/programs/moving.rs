@@ -448,6 +448,7 @@ impl MovingProgram {
         }
         self.report.changes = captured.size();
         self.report.saving = self.rest() - self.report.pause();
+        self.node.grant(self.to, self.program.id, image);
         // A target that is gone by now is no reason to wait for an operator.
         if self.link.is_none() {
             return Err("the connection with the target is lost".to_owned());

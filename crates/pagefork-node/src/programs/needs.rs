@@ -14,6 +14,9 @@ use super::program::{AfterRest, NodeProgram, ReadyProgram};
 /// Longer states are not said: they are read with the program.
 const STATE_MAX: usize = 64 << 10;
 
+/// Kinds of processors that code of one program is for, at most.
+const PROCESSORS_MAX: usize = 16;
+
 /// What a program needed when it was offered. It runs on, and may need more by the time it is handed over.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ProgramNeeds {
@@ -61,6 +64,12 @@ impl ProgramNeeds {
                 self.memory
             ));
         }
+        if self.processors.len() > PROCESSORS_MAX {
+            return Err(format!(
+                "the program says that it needs {} processors",
+                self.processors.len()
+            ));
+        }
         let code = |processor: &String| {
             let (abi, processor) = (self.abi, processor.clone());
             let code = SavedCode { abi, processor, ..SavedCode::default() };
@@ -94,6 +103,8 @@ mod tests {
         assert!(why.unwrap_err().contains("for x86-64-v4 processors"));
         let why = checked(ProgramNeeds { processors, abi: own.abi + 1, ..own.clone() });
         assert!(why.unwrap_err().contains("ABI"));
+        let many = vec!["x86-64-v2".to_owned(); PROCESSORS_MAX + 1];
+        checked(ProgramNeeds { processors: many, ..own.clone() }).unwrap_err();
         let memory = node.host().options.limits.memory + 1;
         checked(ProgramNeeds { memory, ..own.clone() }).unwrap_err();
         checked(ProgramNeeds { wasi: Some(vec![7; 100]), ..own }).unwrap_err();

@@ -168,10 +168,9 @@ impl Node {
         let mut options = ProgramNodeOptions::new(engine, images.clone(), key(seed), known, &path);
         options.image_key = key(3);
         set(&mut options);
-        let times = options.start.times.node;
         let programs = ProgramNode::new(options).unwrap();
+        // Of those who ask it with little patience.
         let mut serve = ServeOptions::new(key(seed));
-        serve.times = times;
         let knows = Arc::clone(&peers);
         serve.access = Arc::new(move |key| knows.may_run(key));
         serve.programs = Some(programs.clone());

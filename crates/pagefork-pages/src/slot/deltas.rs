@@ -133,7 +133,7 @@ impl Deltas {
                 without(&parts, &unwritten)
             });
             let written = guarded_written.or(of_faults);
-            let are_written = known.is_some() && written.is_some();
+            let are_written = known.is_some() && written.is_some() && grown.is_empty();
             let (last, ranges) = match (known, written) {
                 (Some((last, before)), Some(written)) => {
                     (Some(last), written.into_iter().chain(before.patched).chain(grown).collect())
@@ -171,7 +171,9 @@ impl Deltas {
         };
         let is_written = |region: &&PageRegion| !watches || region.categories & WRITTEN != 0;
         let mut ranges: Vec<_> = regions.iter().filter(is_written).map(offsets).collect();
-        let are_written = watches || guarded_written.is_some() || unwritten.is_some();
+        let are_written = (watches || guarded_written.is_some() || unwritten.is_some())
+            // It is touched, and no more is known of it.
+            && grown.is_empty();
         if let Some(written) = guarded_written {
             let found = joined(ranges);
             ranges = without(&found, &without(&found, &written));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use pagefork_layout::page::{self, PAGE_SIZE, joined};
@@ -176,8 +177,10 @@ impl Slot {
             // Of a whole image it does not matter whether more pages are changed.
             let is_whole = form != ImageForm::Changes && changed.len() > BRANCH_PAGES_MAX;
             compared += 1;
+            // What is left out may be zero there, too.
+            let is_changed = is_as_written && !ptr::eq(bytes.as_ptr(), ZEROS.as_ptr());
             if !patched.contains_key(&page)
-                && (is_whole || is_as_written || !reader.is_equal(page, bytes)?)
+                && (is_whole || is_changed || !reader.is_equal(page, bytes)?)
             {
                 changed.push((page, bytes));
             }

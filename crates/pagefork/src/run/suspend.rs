@@ -196,6 +196,10 @@ pub(crate) unsafe fn make_call(store: *mut StoreGroup, index: u32) -> HostCallOu
             resume_unwind(payload)
         });
         let inner = &mut *store;
+        let result = match (inner.take_raised(), result) {
+            (Some(error), Ok(())) => Err(error),
+            (_, result) => result,
+        };
         match &result {
             Err(error) if asks_to_be_put_off(error) && !inner.interrupts.is_noted() => {
                 return HostCallOutcome::PutOff;

@@ -165,7 +165,14 @@ impl Task {
             let polled = unsafe { call.poll(context, self.store, waiting.cells, waiting.base) };
             match polled {
                 Poll::Ready(ready) => result = ready,
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    // A call that it has waited for in between has taken that back when it ended.
+                    self.interrupts.wake_at_request(context.waker());
+                    if self.interrupts.is_noted() {
+                        context.waker().wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
             }
         }
         // Its future goes before the store is used again.
@@ -386,7 +393,8 @@ struct SendTurn<T>(T);
 // and a panic can be sent.
 unsafe impl<T> Send for SendTurn<T> {}
 
-/// A call by the embedder of a host function that waits. No guest is around it.
+/// A call by the embedder of a host function that waits. No guest is around it, but one that waits for the host
+/// function that makes it.
 pub(crate) struct HostTask {
     store: *mut StoreGroup,
     interrupts: Arc<Interrupts>,
@@ -413,7 +421,7 @@ impl HostTask {
     /// argument and for each result, and one at least: their address tells the call from others.
     ///
     /// # Errors
-    /// What it fails with; if a guest is around the call, and it is not ready at once.
+    /// What it fails with.
     ///
     /// # Panics
     /// If it does.
@@ -436,11 +444,7 @@ impl HostTask {
             let function = (*store).host_function_ptr(function);
             let polling = Polling::begin(&interrupts, context);
             let start = cells.as_mut_ptr();
-            let awaited = match (*store).activation.is_active() {
-                true => ptr::null_mut(),
-                false => start,
-            };
-            let outer = mem::replace(&mut (*store).activation.waits_in, awaited);
+            let outer = mem::replace(&mut (*store).activation.waits_in, start);
             let call = || ((*function).call)(store, start, base);
             let called = catch_unwind(AssertUnwindSafe(call));
             (*store).activation.waits_in = outer;
@@ -551,7 +555,13 @@ pub(crate) unsafe fn begin_call(
             (*store).pending = Some(Box::new(call));
             return Ok(());
         }
-        suspend::check_suspendable(&(*store).activation)?;
+        let activation = &(*store).activation;
+        suspend::check_suspendable(activation)?;
+        if base != activation.guest_base {
+            // A host function of the guest's has called it, and not the guest, which would find its
+            // results as those of that one.
+            return Err(UsageError::Nested.into());
+        }
         suspend::request(&mut *store);
         (*store).pending = Some(Box::new(call));
         for i in 0..results {

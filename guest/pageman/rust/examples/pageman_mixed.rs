@@ -1,9 +1,9 @@
-//! A program whose allocator is the page manager's: vectors, maps and pages side by side, and calls of the standard
-//! library for which the C library allocates, with a malloc of its own.
+//! A program whose allocator is the page manager's: vectors, maps and pages side by side, blocks of the C library's
+//! own malloc, and calls of the standard library for which that allocates.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::{env, fs};
+use std::{env, fs, slice};
 
 use pageman::Pages;
 
@@ -18,6 +18,52 @@ impl Numbers {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % limit
+    }
+}
+
+unsafe extern "C" {
+    fn malloc(size: usize) -> *mut u8;
+    fn realloc(block: *mut u8, size: usize) -> *mut u8;
+    fn free(block: *mut u8);
+}
+
+/// A block of the C library's.
+struct Block {
+    start: *mut u8,
+    size: usize,
+    mark: u8,
+}
+
+impl Block {
+    fn new(size: usize, mark: u8) -> Self {
+        // SAFETY: the function takes any size.
+        let mut block = Self { start: unsafe { malloc(size) }, size, mark };
+        block.bytes().fill(mark);
+        block
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        assert!(!self.start.is_null(), "there is memory");
+        // SAFETY: the block has as many bytes, which belong to this value.
+        unsafe { slice::from_raw_parts_mut(self.start, self.size) }
+    }
+
+    fn resize(&mut self, size: usize) {
+        let kept = size.min(self.size);
+        // SAFETY: the block is the C library's.
+        (self.start, self.size) = (unsafe { realloc(self.start, size) }, size);
+        let mark = self.mark;
+        assert!(self.bytes()[..kept].iter().all(|byte| *byte == mark), "another was here");
+        self.bytes().fill(mark);
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let mark = self.mark;
+        assert!(self.bytes().iter().all(|byte| *byte == mark), "another was here");
+        // SAFETY: the block is the C library's, and nobody has it after this.
+        unsafe { free(self.start) };
     }
 }
 
@@ -60,9 +106,10 @@ fn main() {
     let mut numbers = Numbers(1);
     let mut vectors: BTreeMap<usize, (u8, Vec<u8>)> = BTreeMap::new();
     let mut pages: Vec<(u8, Pages)> = Vec::new();
+    let mut blocks: BTreeMap<usize, Block> = BTreeMap::new();
     for step in 0..4000 {
         let (key, mark) = (numbers.below(200), 1 + numbers.below(255) as u8);
-        match numbers.below(5) {
+        match numbers.below(8) {
             0 => {
                 let bits = 4 + numbers.below(17);
                 let length = 1 + numbers.below(1 << bits);
@@ -79,6 +126,15 @@ fn main() {
                 }
             }
             2 => drop(vectors.remove(&key)),
+            5 | 6 => {
+                let bits = 4 + numbers.below(17);
+                let size = 1 + numbers.below(1 << bits);
+                match blocks.get_mut(&key) {
+                    Some(block) => block.resize(size),
+                    None => drop(blocks.insert(key, Block::new(size, mark))),
+                }
+            }
+            7 => drop(blocks.remove(&key)),
             3 if pages.len() < 20 => {
                 let mut taken = Pages::zeroed(1 + numbers.below(1 << 20)).expect("there is memory");
                 assert!(taken.iter().all(|byte| *byte == 0), "zeros are promised");
@@ -103,7 +159,7 @@ fn main() {
     }
     let aligned = Pages::aligned(1 << 20, 2 << 20).expect("there is memory");
     assert_eq!(aligned.as_ptr() as usize % (2 << 20), 0);
-    drop((vectors, pages, aligned));
+    drop((vectors, pages, blocks, aligned));
     assert_eq!(pageman::check(), None);
     let mut buffer = [0; 1024];
     assert!(pageman::statistics(&mut buffer).starts_with("{\"page_size\":65536,"));

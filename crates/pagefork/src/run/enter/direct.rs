@@ -79,7 +79,10 @@ pub(crate) unsafe fn put_direct_call_off(
         if !suspend::is_put_off(&*activation, error) {
             return None;
         }
-        let answer = HostAnswer::suspend_before(activation, function, &args()?);
+        let args = args()?;
+        // It is called anew, and fails with nothing that it has said now.
+        drop((*(*activation).store).take_raised());
+        let answer = HostAnswer::suspend_before(activation, function, &args);
         (*activation).direct_place = answer.place;
         Some(answer.verdict)
     }

@@ -704,6 +704,7 @@ unsafe fn after_host_call(
             && suspend::is_put_off(&(*activation), error)
         {
             let args = slice::from_raw_parts(cells, ty.params.len());
+            drop((*(*activation).store).take_raised());
             return HostAnswer::suspend_before(activation, index, args);
         }
         let results = slice::from_raw_parts(cells, ty.results.len());
