@@ -320,6 +320,87 @@ static void nothing_to_fail(wasm_engine_t *engine) {
   wasm_store_delete(store);
 }
 
+/* Functions of C's that call each other, with no guest between or around them. */
+static wasm_func_t *inner_of[3];
+
+static pagefork_error_t *inner_with_cells(const pagefork_caller_t *caller, pagefork_cell_t *cells) {
+  if (cells[0].i32) pagefork_raise(caller, pagefork_error_new("inner"));
+  cells[0].i32 = 10;
+  return NULL;
+}
+
+static pagefork_error_t *inner_with_values(const pagefork_caller_t *caller,
+                                           const pagefork_val_t *args, size_t count,
+                                           pagefork_val_t *results, size_t result_count) {
+  CHECK(count == 1 && result_count == 1);
+  if (args[0].of.i32) pagefork_raise(caller, pagefork_error_new("inner"));
+  results[0].of.i32 = 10;
+  return NULL;
+}
+
+static int32_t inner_alone(const pagefork_caller_t *caller, int32_t raises) {
+  if (raises) pagefork_raise(caller, pagefork_error_new("inner"));
+  return 10;
+}
+
+/* Bits: 1 for an error of its own before, 2 for one of the inner function's. */
+static int32_t outer_alone(const pagefork_caller_t *caller, int32_t what) {
+  if (what & 1) pagefork_raise(caller, pagefork_error_new("outer"));
+  for (size_t i = 0; i < 3; i++) {
+    pagefork_val_t arg = {WASM_I32, {.i32 = what >> 1}}, result = {WASM_I32, {.i32 = 0}};
+    pagefork_error_t *error = pagefork_func_call(inner_of[i], &arg, 1, &result, 1);
+    if (what >> 1) {
+      FAILS(error, "inner");
+    } else {
+      OK(error);
+      CHECK(result.of.i32 == 10);
+    }
+  }
+  return what;
+}
+
+/* What each fails with is its own, called by the host, by another one, and by a guest. */
+static void among_functions_of_c(wasm_engine_t *engine) {
+  static const char text[] =
+      "(module (import \"\" \"f\" (func $f (param i32) (result i32))) (memory (export \"memory\") 1)"
+      "  (func (export \"run\") (param i32) (result i32) (call $f (local.get 0))))";
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_functype_t *type = wasm_functype_new_1_1(wasm_valtype_new_i32(), wasm_valtype_new_i32());
+  wasm_func_t *outer;
+  OK(pagefork_func_new_raw(store, type, inner_with_cells, NULL, NULL, &inner_of[0]));
+  OK(pagefork_func_new(store, type, inner_with_values, NULL, NULL, &inner_of[1]));
+  OK(pagefork_func_wrap(store, PAGEFORK_WRAP(inner_alone, int32_t, int32_t), NULL, NULL, &inner_of[2]));
+  OK(pagefork_func_wrap(store, PAGEFORK_WRAP(outer_alone, int32_t, int32_t), NULL, NULL, &outer));
+  wasm_module_t *module = module_of(engine, text);
+  wasm_extern_t *imports[] = {wasm_func_as_extern(outer)};
+  const wasm_extern_vec_t all = {1, imports};
+  wasm_instance_t *instance = wasm_instance_new(store, module, &all, NULL);
+  wasm_func_t *run = exported(instance, "run");
+  wasm_func_t *const ways[] = {outer, run, outer};
+  for (int what = 0; what < 4; what++) {
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+      int32_t answer;
+      pagefork_error_t *error = call(ways[i], what, &answer);
+      if (what & 1) {
+        FAILS(error, "outer");
+      } else {
+        OK(error);
+        CHECK(answer == what);
+      }
+      /* Nothing of it is left. */
+      OK(call(run, 0, &answer));
+      CHECK(answer == 0);
+    }
+  }
+  for (size_t i = 0; i < 3; i++) wasm_func_delete(inner_of[i]);
+  wasm_func_delete(run);
+  wasm_func_delete(outer);
+  wasm_instance_delete(instance);
+  wasm_module_delete(module);
+  wasm_functype_delete(type);
+  wasm_store_delete(store);
+}
+
 int main(void) {
   wasm_engine_t *engine;
   OK(pagefork_engine_new(NULL, &engine));
@@ -327,6 +408,7 @@ int main(void) {
   nested(engine);
   spawned(engine);
   nothing_to_fail(engine);
+  among_functions_of_c(engine);
   wasm_engine_delete(engine);
   puts("ok");
   return 0;
