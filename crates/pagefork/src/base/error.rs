@@ -432,8 +432,11 @@ pub enum UsageError {
     /// There is no suspended guest.
     #[error("the store has no suspended guest")]
     NotSuspended,
-    /// Host functions run between the guest's frames.
-    #[error("the guest cannot be suspended: it was called by a host function that it called")]
+    /// Host functions run between the guest's frames, or between it and the host function that would wait.
+    #[error(
+        "the guest cannot be suspended: it, or the host function that is to wait, was called by a host \
+         function that it called"
+    )]
     Nested,
     /// The call was not one that can be suspended.
     #[error(
