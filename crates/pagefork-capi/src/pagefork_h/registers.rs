@@ -91,8 +91,8 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
         values: RegisterValues,
     ) -> Result<RegisterResult> {
         let [i0, i1, i2, i3, i4] = values.ints;
-        StoreCell::with_caller(&mut caller, self.env.data(), |_, caller| {
-            match HAS_FLOATS {
+        StoreCell::with_caller(&mut caller, self.env.data(), |cell, caller| {
+            let result = match HAS_FLOATS {
                 true => {
                     let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
                     (self.function)(caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
@@ -104,8 +104,10 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
                         unsafe { mem::transmute::<RegisterFunction, IntFunction>(self.function) };
                     function(caller, i0, i1, i2, i3, i4)
                 }
-            }
-        })
+            };
+            // It may be that it is to be called later, which is for who has called this.
+            cell.take_raised().map_or(Ok(result), Err)
+        })?
     }
 
     fn foreign(&self) -> Option<ForeignFunction<HostData>> {
