@@ -75,7 +75,7 @@ pub(crate) fn refuse(refusals: &[Refusal]) -> io::Result<()> {
     }
 }
 
-/// Makes this process one of a user without rights.
+/// Makes this process one of a user without rights, as one that such a user has started: what is in `/proc` of it is its own.
 ///
 /// # Errors
 /// If it may not.
@@ -86,6 +86,7 @@ pub(crate) fn become_nobody() -> io::Result<()> {
         libc::setgroups(0, std::ptr::null()) != 0
             || libc::setgid(NOBODY) != 0
             || libc::setuid(NOBODY) != 0
+            || libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) != 0
     };
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
