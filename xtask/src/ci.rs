@@ -219,7 +219,7 @@ fn fetch_guests(host: &Host) -> Result<Outcome> {
 fn test(host: &Host) -> Result<Outcome> {
     let mut cargo = host.cargo();
     cargo
-        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .args(["test", "--workspace", "--locked", "--offline", "--no-fail-fast"])
         .env("PAGEFORK_GUESTS", host.guests());
     host::check(&mut limited(host, cargo))?;
     Ok(passed())

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::Result;
@@ -83,6 +84,45 @@ pub(crate) fn exists(program: &str, argument: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// The same command in a network of its own that has nothing but itself, so that whatever it needs of others
+/// must be here already. Where the system refuses that (it takes root's rights) it runs as it is, which is said.
+pub(crate) fn offline(command: Command) -> Command {
+    const ALONE: [&str; 4] = ["--net", "sh", "-c", "ip link set lo up && exec \"$@\""];
+    static IS_POSSIBLE: OnceLock<bool> = OnceLock::new();
+    let is_possible = *IS_POSSIBLE.get_or_init(|| {
+        let mut probe = Command::new("unshare");
+        probe.args(ALONE).args(["sh", "true"]).stdin(Stdio::null()).stderr(Stdio::null());
+        let is_possible = probe.status().is_ok_and(|status| status.success());
+        if !is_possible {
+            println!(
+                "no network can be taken away here (`unshare --net`, `ip`): builds may use it"
+            );
+        }
+        is_possible
+    });
+    if !is_possible {
+        return command;
+    }
+    let mut around = Command::new("unshare");
+    around.args(ALONE).arg("sh");
+    within(around, &command)
+}
+
+/// `around`, given a command with what it is to have.
+fn within(mut around: Command, command: &Command) -> Command {
+    around.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => around.env(key, value),
+            None => around.env_remove(key),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        around.current_dir(directory);
+    }
+    around
+}
+
 /// Runs a command to its end; anything but success is an error.
 pub(crate) fn check(command: &mut Command) -> Result {
     let status = status(command)?;
@@ -111,17 +151,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 pub(crate) fn limited(command: Command, limit: Duration) -> Command {
     let mut timeout = Command::new("timeout");
     timeout.arg("--kill-after=10").arg(limit.as_secs().to_string());
-    timeout.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
-    for (key, value) in command.get_envs() {
-        match value {
-            Some(value) => timeout.env(key, value),
-            None => timeout.env_remove(key),
-        };
-    }
-    if let Some(directory) = command.get_current_dir() {
-        timeout.current_dir(directory);
-    }
-    timeout
+    within(timeout, &command)
 }
 
 /// Reads a whole file.

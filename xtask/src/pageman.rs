@@ -123,6 +123,7 @@ const INITIAL_MEMORY: &str = "--initial-memory=16777216";
 /// The same, and of it as much for the stack.
 const AS_EMSCRIPTEN: [&str; 2] = ["-Wl,--initial-memory=16777216", "-Wl,-z,stack-size=5242880"];
 const MALLOC_BENCH: &str = "guest/pageman/bench/malloc.c";
+const REQUEST: &str = "guest/pageman/bench/request.c";
 /// What the C library has in place of mmap.
 const EMULATED: [&str; 2] = ["-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"];
 const EXAMPLE: &str = "-fno-strict-aliasing";
@@ -232,6 +233,8 @@ const PROGRAMS: &[Program] = &[
         With::Manager,
         &[LIBRARY_ALONE, DISCARD],
     ),
+    program("pageman_request", REQUEST, With::Manager, &[]),
+    program("pageman_request_discard", REQUEST, With::Manager, &[DISCARD]),
     program(
         "pageman_bench_4k",
         "guest/pageman/bench/bench.c",
@@ -307,7 +310,10 @@ pub(crate) fn build(host: &Host, directory: &Path, compilers: &[By]) -> Result<u
             continue;
         }
         eprintln!("building {name}");
-        host::check(compiler(host, directory, program)?.arg("-o").arg(&guest))?;
+        let mut compiler = compiler(host, directory, program)?;
+        compiler.arg("-o").arg(&guest);
+        // The sources of others are here by now.
+        host::check(&mut host::offline(compiler))?;
         host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())?;
     }
     Ok(count)
@@ -415,7 +421,8 @@ fn compile(host: &Host, by: By, flags: &[&str], source: &Path, object: &Path) ->
     }
     let mut command = bare_compiler(host, by)?;
     command.args(["-std=gnu17", "-O2", "-w", "-DNDEBUG"]).args(flags);
-    host::check(command.arg("-c").arg(source).arg("-o").arg(object))
+    command.arg("-c").arg(source).arg("-o").arg(object);
+    host::check(&mut host::offline(command))
 }
 
 /// The folder of QuickJS's sources, and what they are compiled to.

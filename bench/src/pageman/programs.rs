@@ -27,8 +27,13 @@ pub(super) const PROGRAM_GUESTS: [[&str; 3]; 2] = [
 ];
 
 /// Guests that give memory back, or do not.
-pub(super) const GUESTS: [&str; 3] =
-    ["pageman_bench_discard.wasm", "pageman_bench.wasm", "pageman_give_back.wasm"];
+pub(super) const GUESTS: [&str; 5] = [
+    "pageman_bench_discard.wasm",
+    "pageman_bench.wasm",
+    "pageman_give_back.wasm",
+    "pageman_request_discard.wasm",
+    "pageman_request.wasm",
+];
 
 /// What is asked of malloc: the line, the export, and its arguments: sizes as a power of two, calls
 /// and live blocks.
@@ -135,6 +140,13 @@ const REQUESTS: [(&str, u32, u32, f64); 4] = [
     ("spawn, map, write and unmap 64 MiB twice", 64 << 10, 2, 0.97),
 ];
 
+/// The same as answers of a server: so many KiB, so many times.
+const ANSWERS: [(&str, [&str; 2]); 3] = [
+    ("answer, having written 1 MiB 300 times", ["1024", "300"]),
+    ("answer, having written 16 MiB 5 times", ["16384", "5"]),
+    ("answer, having written 64 MiB twice", ["65536", "2"]),
+];
+
 /// A guest that gives memory back is served no more slowly than one that does not.
 pub(super) fn requests(size: Size) -> Grid {
     const WAYS: [&str; 2] = ["gives memory back", "keeps it"];
@@ -158,6 +170,20 @@ pub(super) fn requests(size: Size) -> Grid {
             })
             .collect();
         grid.contest(name, Effort::short(size), count.into(), &mut contestants).goal(goal);
+    }
+    for (name, arguments) in ANSWERS {
+        if size == Size::Small && arguments[0] != "1024" {
+            continue;
+        }
+        let ways = WAYS.iter().zip(&GUESTS[3..]);
+        let ways = ways.filter_map(|(way, file)| Some((way, fetched(file)?)));
+        let mut contestants: Vec<Contestant<'_>> = ways
+            .map(|(column, wasm)| {
+                Contestant { column, work: Box::new(crate::serve::asked(&wasm, &arguments)) }
+            })
+            .collect();
+        let length = format!("{} times\n", arguments[1]).len() as u64;
+        grid.contest(name, Effort::short(size), length, &mut contestants).goal(0.97);
     }
     grid
 }

@@ -74,21 +74,21 @@ pub(super) fn once(address: SocketAddr) -> Vec<u8> {
 }
 
 /// A connection that is kept.
-struct Connection {
+pub(super) struct Connection {
     stream: BufReader<TcpStream>,
     line: String,
     body: Vec<u8>,
 }
 
 impl Connection {
-    fn new(address: SocketAddr) -> Self {
+    pub(super) fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("it can be set");
         Self { stream: BufReader::new(stream), line: String::new(), body: Vec::new() }
     }
 
     /// Sends a request and reads the answer.
-    fn request(&mut self) -> &[u8] {
+    pub(super) fn request(&mut self) -> &[u8] {
         const REQUEST: &[u8] = b"GET /a?b HTTP/1.1\r\nHost: localhost\r\n\r\n";
         self.stream.get_mut().write_all(REQUEST).expect("the server reads");
         assert!(self.next_line().starts_with("HTTP/1.1 200 "), "{}", self.line);

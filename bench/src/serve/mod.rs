@@ -243,9 +243,14 @@ pub fn part(backend: &str, guest: &str, length: usize) {
     server.wait();
 }
 
-fn server(backend: &str, guest: &str, length: usize) -> Server {
+fn listening() -> ServerConfig {
     let mut config = ServerConfig::new("127.0.0.1:0".parse().expect("an address"));
     config.timeout = Duration::from_secs(30);
+    config
+}
+
+fn server(backend: &str, guest: &str, length: usize) -> Server {
+    let config = listening();
     let guest = Guest::find(guest);
     let started = match backend {
         NATIVE => Server::start(config, Native(vec![b'.'; length])),
@@ -261,20 +266,37 @@ fn server(backend: &str, guest: &str, length: usize) -> Server {
 }
 
 fn program(guest: &Guest) -> Program {
-    let mut config = crate::sides::pagefork::config();
+    let config = crate::sides::pagefork::config();
     if guest.name == PYTHON {
         return started(guest, &config);
     }
+    cgi(config, &guest.wasm().expect("it is there"), guest.arguments)
+}
+
+/// A program that an instance answers each request with.
+fn cgi(mut config: pagefork::Config, wasm: &[u8], arguments: &[&str]) -> Program {
     config.strategies(Program::strategies());
     let engine = pagefork::Engine::new(&config).expect("this machine runs guests");
-    let wasm = guest.wasm().expect("it is there");
     let module = pagefork::Module::new(&engine, wasm).expect("a valid module");
     let mut linker = pagefork::Linker::new(&engine);
     pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("new names");
+    linker.define_memory_discard().expect("a new name");
     let mut context = WasiCtxBuilder::new();
-    context.arg("program").args(guest.arguments.iter().map(|argument| argument.as_bytes()));
+    context.arg("program").args(arguments.iter().map(|argument| argument.as_bytes()));
     let template = context.template().expect("arguments without zeros");
     Program::new(&linker, &module, template, ProgramOptions::default()).expect("it serves")
+}
+
+/// A server of such a program in this process, and a client of it: each call is a request, and returns how long
+/// its answer is.
+pub(crate) fn asked(wasm: &[u8], arguments: &[&str]) -> impl FnMut() -> u64 + use<> {
+    let program = cgi(crate::sides::pagefork::config(), wasm, arguments);
+    let server = Server::start(listening(), program).expect("it can listen");
+    let mut connection = client::Connection::new(server.address());
+    move || {
+        let _is_kept = &server;
+        connection.request().len() as u64
+    }
 }
 
 fn started(guest: &Guest, config: &pagefork::Config) -> Program {

@@ -285,6 +285,51 @@ static void over_map_and_trim(void) {
     check();
 }
 
+/* Blocks of 16 pages, of 64 KiB where these have 4, freed a piece at a time in other orders: what is not freed yet stays, a
+ * piece is had again alone, and at last the whole block at its place. */
+static void freed_in_pieces(void) {
+    enum { BLOCKS = 24, PIECES = 16 };
+    static unsigned char *blocks[BLOCKS];
+    size_t length = PIECES * PAGE;
+    uint64_t pages = 0;
+    for (step = 0; step < 20; step++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            EXPECT((blocks[i] = map(length)) && all_are(blocks[i], length, 0));
+            memset(blocks[i], 1 + i, length);
+        }
+        for (int freed = 1; freed <= PIECES; freed++) {
+            for (int i = 0; i < BLOCKS; i++) {
+                /* From the start, from the end, and here and there: multiples of an odd number meet every piece. */
+                int orders[] = {freed - 1, PIECES - freed, (freed * 5 + i) % PIECES};
+                unsigned char *piece = blocks[i] + (size_t)orders[i % 3] * PAGE;
+                EXPECT(all_are(piece, PAGE, 1 + (unsigned char)i) && munmap(piece, PAGE) == 0);
+            }
+            check();
+            for (int i = 0; i < BLOCKS; i++) {
+                int left = 0;
+                for (int j = 0; j < PIECES; j++) {
+                    if (pageman_state_of(blocks[i] + (size_t)j * PAGE) < PAGEMAN_USED) continue;
+                    EXPECT(all_are(blocks[i] + (size_t)j * PAGE, PAGE, 1 + (unsigned char)i));
+                    left++;
+                }
+                EXPECT(left == PIECES - freed);
+            }
+            if (freed == PIECES) break;
+            unsigned char *again = map(PAGE);
+            EXPECT(again && all_are(again, PAGE, 0) && munmap(again, PAGE) == 0);
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+            EXPECT(mmap(blocks[i], length, PROT_READ | PROT_WRITE, flags, -1, 0) == blocks[i]);
+            EXPECT(all_are(blocks[i], length, 0));
+        }
+        if (step == 1) pages = memory_pages();
+        if (step > 1) EXPECT(memory_pages() == pages);
+        for (int i = 0; i < BLOCKS; i++) EXPECT(munmap(blocks[i], length) == 0);
+        check();
+    }
+}
+
 #ifdef __wasm__
 /* Grows memory past the manager; where it begins. */
 static size_t grow_memory(size_t wasm_pages) {
@@ -433,6 +478,7 @@ int main(int argc, char **argv) {
     calloc_is_zero_at_every_size_around_a_limit();
     entry_points();
     over_map_and_trim();
+    freed_in_pieces();
     breaks();
     foreign_memory();
     mixed(operations);
