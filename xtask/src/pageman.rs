@@ -129,8 +129,13 @@ const EMULATED: [&str; 2] = ["-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"];
 const EXAMPLE: &str = "-fno-strict-aliasing";
 
 const PROGRAMS: &[Program] = &[
-    program("pageman", "guest/pageman/test/program.c", With::Malloc, &[]),
-    program("pageman_4k", "guest/pageman/test/program.c", With::Malloc, &[SMALL_PAGES]),
+    program("pageman", "guest/pageman/test/program.c", With::Malloc, &["-DDLMALLOC"]),
+    program(
+        "pageman_4k",
+        "guest/pageman/test/program.c",
+        With::Malloc,
+        &["-DDLMALLOC", SMALL_PAGES],
+    ),
     program("pageman_mimalloc", "guest/pageman/test/program.c", With::Mimalloc, &[]),
     program("pageman_posix", "guest/pageman/test/posix.c", With::Manager, &[]),
     program(

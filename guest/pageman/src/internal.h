@@ -136,6 +136,9 @@ void manager_release(page_t start, page_t end);
 /* Pages for the manager's own records, and back. */
 void *manager_own(page_t count);
 void manager_disown(void *address, page_t count);
+/* Takes what lies between the break and the end of its page, if that is at least so much: it is the caller's for good, and
+ * the break goes on behind it. Returns how many bytes that are, or 0. */
+size_t manager_take_rest(size_t least, void **memory);
 /* Writes zeros. */
 RARE void manager_clear(page_t start, page_t end);
 /* What is wrong with a place and length for mmap, within manager_enter. */

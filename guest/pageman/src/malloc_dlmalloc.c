@@ -28,7 +28,13 @@ static void *move_pages(void *pages, size_t old_length, size_t length, int may_m
     return pageman_mremap(&pages, old_length, length, may_move, NULL) == PAGEMAN_OK ? pages : (void *)-1;
 }
 
-/* All memory comes as pages. What is joined to the heap is not cleared, because no caller counts on it. */
+/* The first segment begins within a page, see `take_first`: what of that page is before the next one is not had again then. */
+static int give_pages(void *memory, size_t length) {
+    uintptr_t at = (uintptr_t)memory, skipped = (0 - at) % PAGEMAN_PAGE_SIZE;
+    return skipped < length ? pageman_unmap((void *)(at + skipped), length - skipped) : -1;
+}
+
+/* But for the first of it all memory comes as pages. What is joined to the heap is not cleared, because no caller counts on it. */
 #define HAVE_MORECORE 0
 #define HAVE_MMAP 1
 #define HAVE_MREMAP 1
@@ -36,7 +42,7 @@ static void *move_pages(void *pages, size_t old_length, size_t length, int may_m
 #define MMAP_CLEARS 0
 #define MMAP(length) take_pages(length, PAGEMAN_ANY)
 #define DIRECT_MMAP(length) take_pages(length, wish)
-#define MUNMAP(pages, length) pageman_unmap(pages, length)
+#define MUNMAP(pages, length) give_pages(pages, length)
 #define MREMAP(pages, old_length, length, may_move) move_pages(pages, old_length, length, may_move)
 #define malloc_getpagesize PAGEMAN_PAGE_SIZE
 #define DEFAULT_GRANULARITY ((size_t)64 << 10)
@@ -78,6 +84,24 @@ void release_lock(MLOCK_T *lock) { (void)lock, port_unlock(); }
 
 /* The memory between the linker's data and the end of memory is the manager's. */
 const bool pageman_owns_heap = true;
+
+/* The heap begins with what is left of the page that the program's data end in, or small programs would have a page more
+ * than they need. It is the first to run before main: WASI's own C library allocates there, by constructors from 50 on. */
+__attribute__((constructor(1))) static void take_first(void) {
+    if (is_initialized(gm)) return;
+    void *memory;
+    size_t length = manager_take_rest(TOP_FOOT_SIZE + 64 * sizeof(void *), &memory);
+    if (!length) return;
+    ensure_initialization();
+    gm->footprint = gm->max_footprint = length;
+    gm->least_addr = gm->seg.base = memory;
+    gm->seg.size = length;
+    gm->seg.sflags = USE_MMAP_BIT;
+    gm->magic = mparams.magic;
+    gm->release_checks = MAX_RELEASE_CHECK_RATE;
+    init_bins(gm);
+    init_top(gm, memory, length - TOP_FOOT_SIZE);
+}
 
 /* ---- The C library's names ---- */
 

@@ -47,16 +47,22 @@ static bool grow_memory(page_t by, page_t *start, page_t *end) {
     return true;
 }
 
+/* The least capacity of larger tables that tell of `end` pages, and of their own where memory grows for them, and how many pages they
+ * take. False if none are so large. */
+static bool larger_tables(page_t end, page_t *capacity, page_t *pages) {
+    *capacity = tables.capacity;
+    do {
+        *capacity = *capacity <= PAGES_MAX / 4 ? *capacity * 4 : PAGES_MAX;
+        *pages = PAGES_OF(tables_size(*capacity));
+    } while (*capacity < PAGES_MAX && *capacity < end + *pages + port_growth_unit());
+    return end <= *capacity;
+}
+
 /* Makes the tables as large as `end` needs. The block for them comes from free pages, else from memory that
  * is grown for it; then memory's end has moved. */
 static bool make_room(page_t end) {
-    page_t capacity = tables.capacity;
-    page_t pages = 0;
-    do {
-        capacity = capacity <= PAGES_MAX / 4 ? capacity * 4 : PAGES_MAX;
-        pages = PAGES_OF(tables_size(capacity));
-    } while (capacity < PAGES_MAX && capacity < end + pages + port_growth_unit());
-    if (end > capacity) return false;
+    page_t capacity, pages;
+    if (!larger_tables(end, &capacity, &pages)) return false;
 
     bool first = tables.states == first_states();
     page_t old = first ? 0 : (page_t)(((char *)tables.states - (char *)port_base()) >> PAGEMAN_PAGE_SHIFT);
@@ -122,22 +128,24 @@ static void start(void) {
     if (end > pages) end = pages;
     if (end > PAGES_USABLE) end = PAGES_USABLE;
     if (first > end) first = end;
-    /* The tables hold the first pages only, until there is room for more. */
-    page_t held = end < tables.capacity ? end : tables.capacity;
-    if (first > held) first = held;
-    manager.pages = held;
-    manager.foreign = first;
-    manager.first = first;
-    states_set(first, held, PAGEMAN_FREE_ZERO);
     if (heap && heap < heap_end) {
         manager.break_start = manager.break_at = heap;
         manager.break_end = (uintptr_t)first << PAGEMAN_PAGE_SHIFT;
         if (manager.break_end < heap) manager.break_start = manager.break_at = manager.break_end = 0;
     }
-    if (end > held && make_room(end)) {
-        found(manager.pages, end, PAGEMAN_FREE_ZERO);
-        if (end > manager.pages) manager.pages = end;
+    page_t tables_at = end;
+    if (end > tables.capacity) {
+        page_t capacity, taken;
+        bool has_room = larger_tables(end, &capacity, &taken) && end - first >= taken;
+        /* Larger tables lie at the heap's end. Without room for them it is foreign, as what others have grown. */
+        tables_at = has_room ? end - taken : 0;
+        if (has_room) tables_move(capacity, page_address(tables_at));
+        else first = end = 0;
     }
+    manager.foreign = manager.first = first;
+    manager.pages = end;
+    found(first, tables_at, PAGEMAN_FREE_ZERO);
+    found(tables_at, end, PAGEMAN_INTERNAL);
     manager_sync();
 }
 
@@ -503,4 +511,17 @@ int pageman_sbrk(ptrdiff_t increment, void **previous) {
     manager_tick();
     manager_leave(before);
     return error;
+}
+
+size_t manager_take_rest(size_t least, void **memory) {
+    uint32_t before = manager_enter();
+    size_t rest = manager.break_end - manager.break_at;
+    if (rest < least) {
+        rest = 0;
+    } else {
+        *memory = (char *)port_base() + manager.break_at;
+        manager.break_start = manager.break_at = manager.break_end;
+    }
+    manager_leave(before);
+    return rest;
 }

@@ -40,6 +40,19 @@ static uint64_t memory_pages(void) {
     return statistics.memory_pages;
 }
 
+#ifdef DLMALLOC
+/* malloc begins behind the program's data, within the page these end in, where the C library may have asked it for a few KiB
+ * already; the break is behind that page, and does not come back into it. */
+static void the_first_page_is_used(void) {
+    extern unsigned char __heap_base;
+    uintptr_t first = (uintptr_t)malloc(1), heap = (uintptr_t)&__heap_base, end = (heap + PAGE - 1) / PAGE * PAGE;
+    if (end - heap < 1024) return;
+    EXPECT((uintptr_t)sbrk(0) == end && (first < end || end - heap < 16384));
+    EXPECT(sbrk(-1) == (void *)-1 && errno == ENOMEM);
+    EXPECT((uintptr_t)sbrk((intptr_t)PAGE) >= end && sbrk(-(intptr_t)PAGE) != (void *)-1);
+}
+#endif
+
 /* Most of memory by mmap, free, by malloc, free, and so on: memory does not grow after the first turn. */
 static void back_and_forth(void) {
     enum { PIECES = 48 };
@@ -473,6 +486,9 @@ int main(int argc, char **argv) {
     }
     unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
     EXPECT(pageman_active() && (uintptr_t)malloc(1) != 0);
+#ifdef DLMALLOC
+    the_first_page_is_used();
+#endif
     back_and_forth();
     large_calloc_clears_nothing();
     calloc_is_zero_at_every_size_around_a_limit();

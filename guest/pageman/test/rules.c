@@ -51,7 +51,8 @@ static char *begin_full(size_t memory) {
     native_reset(PAGES(1024 * MIB), PAGES(memory), PAGE);
     size_t length = statistics().free_pages * PAGE;
     char *all = map(length, PAGEMAN_ANY);
-    EXPECT(statistics().free_pages == 0 && all + length == end_of_memory());
+    /* Large tables lie at the end. */
+    EXPECT(statistics().free_pages == 0 && all + length + statistics().internal_pages * PAGE == end_of_memory());
     return all;
 }
 
@@ -105,6 +106,28 @@ static void new_memory_is_joined_with_free_pages_before_it(void) {
 }
 
 /* Up to what FIRST_CAPACITY pages hold, tables take none. */
+/* A heap of more pages than the first tables tell of is the manager's from its start on, wherever it starts; one that has no
+ * room for larger tables is not touched, and memory grows. */
+static void the_linkers_heap_is_used_however_large_it_is(void) {
+    size_t starts[] = {PAGE, MIB + 5, 100 * MIB + 5};
+    for (int i = 0; i < 3; i++) {
+        size_t first = (starts[i] + PAGE - 1) / PAGE;
+        native_reset(PAGES(1024 * MIB), first + PAGES(128 * MIB), starts[i]);
+        struct pageman_statistics now = statistics();
+        EXPECT(now.foreign_pages == first && now.free_pages > 0);
+        EXPECT(now.free_pages + now.internal_pages == PAGES(128 * MIB) && now.grown_pages == 0);
+        size_t length = now.free_pages * PAGE;
+        char *all = map(length, PAGEMAN_ZERO);
+        EXPECT(all == page_address((page_t)first) && statistics().cleared_pages == 0);
+        for (size_t at = 0; at < length; at += PAGE) EXPECT(all[at] == 0);
+        check();
+    }
+    native_reset(PAGES(1024 * MIB), PAGES(100 * MIB) + 1, 100 * MIB);
+    char *grown = map(MIB, PAGEMAN_ZERO);
+    EXPECT(grown >= (char *)page_address(PAGES(100 * MIB)) && statistics().foreign_pages >= PAGES(100 * MIB));
+    check();
+}
+
 static void small_programs_pay_for_no_tables(void) {
     for (size_t memory = MIB; memory <= FIRST_CAPACITY * PAGE; memory *= 2) {
         begin_full(memory);
@@ -360,6 +383,7 @@ int main(void) {
     memory_grows_exactly_if_more_is_refused();
     new_memory_is_joined_with_free_pages_before_it();
     small_programs_pay_for_no_tables();
+    the_linkers_heap_is_used_however_large_it_is();
     wishes_take_the_pages_that_cost_least();
     only_dirty_pages_are_cleared();
     a_flipped_bit_is_noticed();
