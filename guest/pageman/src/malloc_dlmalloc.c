@@ -111,9 +111,22 @@ static void *or_error(void *block) {
     return block;
 }
 
+/* A block with pages of its own that was aligned begins far behind the first of these, which malloc.c does not count when it
+ * makes their number fit another size: such a block moves. */
+static void *resize(void *block, size_t size) {
+    mchunkptr chunk = block ? mem2chunk(block) : NULL;
+    if (!chunk || !is_mmapped(chunk) || chunk->prev_foot <= CHUNK_ALIGN_MASK) return dlrealloc(block, size);
+    void *other = dlmalloc(size);
+    if (!other) return NULL;
+    size_t had = dlmalloc_usable_size(block);
+    memcpy(other, block, had < size ? had : size);
+    dlfree(block);
+    return other;
+}
+
 void *malloc(size_t size) { return or_error(dlmalloc(size)); }
 void free(void *block) { dlfree(block); }
-void *realloc(void *block, size_t size) { return or_error(dlrealloc(block, size)); }
+void *realloc(void *block, size_t size) { return or_error(resize(block, size)); }
 
 /* Pages of its own, which read zero; null if there is no such run of pages. */
 static void *zeroed_pages(size_t bytes) {
@@ -137,7 +150,7 @@ void *calloc(size_t count, size_t size) {
 void *reallocarray(void *block, size_t count, size_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes)) bytes = SIZE_MAX;
-    return or_error(dlrealloc(block, bytes));
+    return or_error(resize(block, bytes));
 }
 
 void *memalign(size_t alignment, size_t size) { return or_error(dlmemalign(alignment, size)); }

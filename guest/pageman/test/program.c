@@ -264,6 +264,31 @@ static void entry_points(void) {
     check();
 }
 
+/* Aligned blocks become shorter and longer: each keeps what it had and shares no byte with those made after it. */
+static void aligned_blocks_are_resized(void) {
+    size_t sizes[] = {1000, 100 * 1024, 300 * 1024, 8 * 65536 - 4096, 2 * MIB + 4096};
+    for (size_t alignment = 32; alignment <= MIB; alignment *= 2) {
+        for (int from = 0; from < 5; from++) {
+            for (int to = 0; to < 5; to++) {
+                size_t had = (sizes[from] + alignment - 1) / alignment * alignment, has = sizes[to];
+                unsigned char *block = do_aligned_alloc(alignment, had);
+                EXPECT(block && (uintptr_t)block % alignment == 0);
+                memset(block, 1, had);
+                EXPECT((block = do_realloc(block, has)) && all_are(block, had < has ? had : has, 1));
+                unsigned char *others[2] = {do_malloc(300 * 1024), do_malloc(100)};
+                EXPECT(others[0] && others[1]);
+                memset(others[0], 2, 300 * 1024);
+                memset(others[1], 3, 100);
+                EXPECT(all_are(block, had < has ? had : has, 1));
+                memset(block, 4, has);
+                EXPECT(all_are(others[0], 300 * 1024, 2) && all_are(others[1], 100, 3));
+                free(block), free(others[0]), free(others[1]);
+            }
+        }
+    }
+    check();
+}
+
 /* As a collector of garbage gets a block of 2 MiB at a multiple of its size, and frees it in pieces. */
 static void over_map_and_trim(void) {
     for (step = 0; step < 50; step++) {
@@ -493,6 +518,7 @@ int main(int argc, char **argv) {
     large_calloc_clears_nothing();
     calloc_is_zero_at_every_size_around_a_limit();
     entry_points();
+    aligned_blocks_are_resized();
     over_map_and_trim();
     freed_in_pieces();
     breaks();
