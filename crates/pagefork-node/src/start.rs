@@ -91,6 +91,9 @@ pub struct StartOptions {
     pub keep: bool,
     /// Whether what instances touch is noted in the store, and asked for early the next time.
     pub recall: bool,
+    /// Whether groups that other images of the store have as well, or that come to this process with
+    /// others, are taken from there: whoever has the image is told hashes of them.
+    pub look_here: bool,
     /// Is told what happens, on the thread that gets the pages: guests wait for it.
     pub observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
 }
@@ -99,17 +102,17 @@ impl Default for StartOptions {
     /// Images are kept, what was touched is recalled, and nobody is told.
     fn default() -> Self {
         let (plan, times) = (FetchPlan::default(), PageTimes::default());
-        let (others, recall) = (Vec::new(), true);
-        Self { plan, times, others, keep: true, recall, observe: Arc::new(|_| ()) }
+        let (others, recall, look_here) = (Vec::new(), true, true);
+        Self { plan, times, others, keep: true, recall, look_here, observe: Arc::new(|_| ()) }
     }
 }
 
 impl fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, times, keep, recall, .. } = self;
+        let Self { plan, times, keep, recall, look_here, .. } = self;
         let mut shown = f.debug_struct("StartOptions");
         shown.field("plan", plan).field("times", times).field("keep", keep);
-        shown.field("recall", recall);
+        shown.field("recall", recall).field("look_here", look_here);
         shown.finish_non_exhaustive()
     }
 }
@@ -290,7 +293,8 @@ pub fn start_image(
     signers: &TrustedKeys,
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
-    let source = ImageSource { peer, own, name, images, signers, options };
+    let coming = Vec::new();
+    let source = ImageSource { peer, own, name, images, signers, options, coming };
     match source.open(true)? {
         Some(opened) => source.go_on(opened),
         None => source.whole(),
@@ -305,6 +309,8 @@ pub(crate) struct ImageSource<'a> {
     pub(crate) images: &'a ImageStore,
     pub(crate) signers: &'a TrustedKeys,
     pub(crate) options: &'a StartOptions,
+    /// Images that come to this process, which may be like this one.
+    pub(crate) coming: Vec<Arc<IncompleteImage>>,
 }
 
 /// An image of which the head is here.
@@ -336,14 +342,14 @@ impl ImageSource<'_> {
 
     /// Gets all of it.
     pub(crate) fn whole(&self) -> Result<FoundImage, NodeError> {
-        let Self { peer, own, name, images, signers, options } = self;
+        let Self { peer, own, name, images, signers, options, .. } = self;
         fetch_image(peer, own, name, images, signers, &options.times.node).map(FoundImage::Here)
     }
 
     /// Gets the code, and begins to get the pages, unless all is here.
     pub(crate) fn go_on(&self, opened: OpenedImage) -> Result<FoundImage, NodeError> {
         let Self { peer, own, images, signers, options, .. } = self;
-        let StartOptions { plan, times, others, keep, recall, observe } = options;
+        let StartOptions { plan, times, others, keep, recall, look_here, observe } = options;
         let OpenedImage { mut remote, head_time } = opened;
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
             return Ok(FoundImage::Here(image));
@@ -366,6 +372,7 @@ impl ImageSource<'_> {
             image,
             images: keep.then(|| (*images).clone()),
             notes: recall.then(|| (*images).clone()),
+            looks_in: look_here.then(|| (*images).clone()),
             observe: Arc::clone(observe),
             is_over: Arc::clone(&is_over),
             own: (*own).clone(),
@@ -377,6 +384,10 @@ impl ImageSource<'_> {
         if *recall {
             // What cannot be read is no more than not known.
             remote.recall(images.touched(image_hash).unwrap_or_default());
+        }
+        if *look_here {
+            // While the code comes.
+            remote.look_in_all(images, self.coming.clone());
         }
         // First, since nothing runs without it: pages would share the line with it.
         let began = Instant::now();
@@ -396,6 +407,8 @@ struct ImagePages {
     images: Option<ImageStore>,
     /// Where is noted what was touched.
     notes: Option<ImageStore>,
+    /// Where groups of other images are taken from.
+    looks_in: Option<ImageStore>,
     observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
     /// Nobody needs it any more.
     is_over: Arc<AtomicBool>,
@@ -454,7 +467,11 @@ impl ImagePages {
             let name = image.to_string();
             let remote = RemoteImage::open(&peer, own, &name, signers, plan.clone(), *times);
             let pages = Arc::clone(&sink) as Arc<dyn PageSink>;
-            match remote.and_then(|remote| remote.fetch_into(pages)) {
+            let looking = remote.map(|mut remote| {
+                sink.looks_in.iter().for_each(|images| remote.look_in(images));
+                remote
+            });
+            match looking.and_then(|remote| remote.fetch_into(pages)) {
                 Ok(fetch) => {
                     while !fetch.is_finished() {
                         if sink.is_over.load(Ordering::Relaxed) {

@@ -9,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pagefork_image::{ContentHash, ImageError, ImageHead, SecretKey, TrustedKeys};
+use pagefork::IncompleteImage;
+use pagefork_image::{ContentHash, ImageError, ImageHead, ImageStore, SecretKey, TrustedKeys};
 use pagefork_postcopy::{
     ConnectionId, FetchLimits, FetchPlan, HolderLoss, ImageKey, Lane, PlanReport, ProtocolError,
     RunningInput, RunningNode, RunningOutput,
@@ -20,6 +21,7 @@ use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::give::now;
+use crate::here::{GroupsHere, LookingHere};
 use crate::identity::Protocol;
 use crate::poll::{wait_at_most, wait_for};
 use crate::pressure::MemoryPressure;
@@ -30,6 +32,9 @@ const IMAGE: ImageKey = ImageKey(1);
 
 /// Between two attempts to reach a node again.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// The background goes on without what is here, if that is not known after this time.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Where pages go. [`RemoteImage`] has an example.
 pub trait PageSink: Send + Sync + fmt::Debug {
@@ -191,6 +196,8 @@ pub struct RemoteImage {
     early: Vec<(u64, Vec<u8>)>,
     /// Groups that earlier runs have touched.
     recalled: Vec<Range<u64>>,
+    /// What looks for groups that are here already.
+    looking: Option<LookingHere>,
 }
 
 /// What fetches one image.
@@ -221,6 +228,12 @@ struct Taker {
     timeline: Timeline,
     /// Groups that were installed.
     groups: u64,
+    /// What looks for groups that are here.
+    looking: Option<LookingHere>,
+    /// What it has found.
+    here: GroupsHere,
+    /// Whether that takes too long.
+    is_late: bool,
 }
 
 impl fmt::Debug for Taker {
@@ -296,6 +309,9 @@ impl RemoteImage {
             cpu: FetchTimes::default(),
             timeline: Timeline::new(Instant::now()),
             groups: 0,
+            looking: None,
+            here: GroupsHere::default(),
+            is_late: false,
         };
         let (name, hash) = (name.to_owned(), name.parse().ok());
         // What is needed before pages comes first.
@@ -326,7 +342,7 @@ impl RemoteImage {
             let (image, signatures) = (head.hash(), head.signers().len());
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
-        Ok(Self { taker, head, early, recalled: Vec::new() })
+        Ok(Self { taker, head, early, recalled: Vec::new(), looking: None })
     }
 
     /// Manifest and signatures.
@@ -348,6 +364,24 @@ impl RemoteImage {
         self.recalled = groups;
     }
 
+    /// Has groups that other images of a store have as well not travel. They are looked for on a thread of
+    /// its own, in the 64 images that came last: in four of them, those first that run the same code. The
+    /// peer is told hashes of their groups. What nobody needs yet is asked for when that is done, or after
+    /// a second.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartOptions::look_here`](crate::StartOptions::look_here), which does it.
+    pub fn look_in(&mut self, images: &ImageStore) {
+        self.look_in_all(images, Vec::new());
+    }
+
+    /// The same, also in images that come from other nodes.
+    pub(crate) fn look_in_all(&mut self, images: &ImageStore, coming: Vec<Arc<IncompleteImage>>) {
+        // Without a thread all travels.
+        self.looking = LookingHere::begin(&self.head, images, coming);
+    }
+
     /// Gets the pages into `sink`, on a thread of its own: first those that somebody waits for.
     ///
     /// # Errors
@@ -366,8 +400,10 @@ impl RemoteImage {
         let ends = Arc::clone(&ended);
         let pages = Arc::clone(&sink);
         let thread = builder.name("pagefork-pages".to_owned()).spawn(move || {
-            let Self { mut taker, head, early, recalled } = self;
-            taker.tell(RunningInput::Begin { image: IMAGE, recorded: recalled });
+            let Self { mut taker, head, early, recalled, looking } = self;
+            let looks_here = looking.is_some();
+            taker.looking = looking;
+            taker.tell(RunningInput::Begin { image: IMAGE, recorded: recalled, looks_here });
             let fetched = taker.fetch(&head, early, &*pages, stops.as_fd());
             let report = taker.report();
             pages.ended(&report);
@@ -399,6 +435,7 @@ impl Taker {
         // An image can be whole with its head.
         while self.whole.is_none() {
             self.need(sink);
+            self.say_what_is_here();
             match self.turn() {
                 Ok(events) => {
                     for event in events {
@@ -429,13 +466,38 @@ impl Taker {
             }
             // Who has begun to wait meanwhile is asked for first: nobody else would wake this thread.
             if self.to_do.is_empty() {
-                self.wait(&[sink.wanted(), stop], None)?;
+                let looking = self.looking.take();
+                let ready = looking.as_ref().map(LookingHere::ready);
+                let signals: Vec<_> = [sink.wanted(), stop].into_iter().chain(ready).collect();
+                // The background goes on without what is not found in time.
+                let until = looking.as_ref().filter(|_| !self.is_late);
+                let waited = self.wait(&signals, until.map(|looking| looking.began + LOOK_MAX));
+                self.looking = looking;
+                waited?;
             }
             if is_raised(stop) {
                 return Err(NodeError::Stopped);
             }
         }
         Ok(())
+    }
+
+    /// Says what is here, as soon as that is known, or that nothing is, if it takes too long: the
+    /// background waits for it.
+    fn say_what_is_here(&mut self) {
+        let Some(looking) = &self.looking else { return };
+        match looking.found() {
+            Some(here) => {
+                (self.here, self.looking) = (here, None);
+                let groups = self.here.hashes();
+                self.tell(RunningInput::Here { image: IMAGE, groups });
+            }
+            None if !self.is_late && looking.began.elapsed() >= LOOK_MAX => {
+                self.is_late = true;
+                self.tell(RunningInput::Here { image: IMAGE, groups: Vec::new() });
+            }
+            None => {}
+        }
     }
 
     /// Asks for what somebody has begun to wait for.
@@ -490,7 +552,7 @@ impl Taker {
         // No other one has had this number.
         self.connection = ConnectionId(self.connection.0 + 1);
         let connection = self.connection;
-        self.tell(RunningInput::Connected { connection, known: Vec::new() });
+        self.tell(RunningInput::Connected { connection });
         self.tell(RunningInput::AddHolder { image: IMAGE, connection, token: Vec::new() });
         Ok(())
     }
@@ -536,8 +598,9 @@ impl Taker {
                     events.push(Event::Group(group, bytes, spent));
                 }
                 RunningOutput::Whole { report, .. } => self.whole = Some(report),
-                RunningOutput::LookUp { group, .. } => {
-                    self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
+                RunningOutput::LookUp { group, hash, .. } => {
+                    let bytes = self.here.read(group, hash);
+                    self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes });
                 }
                 RunningOutput::HolderLost { why, .. } if why != HolderLoss::Disconnected => {
                     events.push(Event::Ended(why));

@@ -144,7 +144,7 @@ pub enum MemoryOutput {
 /// runner.handle(RunningInput::Open { image: key, name: "counter".into(), hash: None,
 ///     plan: FetchPlan::default() }, now);
 /// let holder = RunningInput::AddHolder { image: key, connection, token: Vec::new() };
-/// let mut to_runner = runner.handle(RunningInput::Connected { connection, known: Vec::new() }, now);
+/// let mut to_runner = runner.handle(RunningInput::Connected { connection }, now);
 /// to_runner.extend(runner.handle(holder, now));
 ///
 /// let mut groups = 0;
@@ -216,8 +216,7 @@ enum OpenImage {
     Resolving { name: String, token: Option<ImageToken>, head: Option<ContentHash> },
     /// It is there.
     Open {
-        hash: ContentHash,
-        groups: u64,
+        head: Arc<ImageHead>,
         rights: TokenRights,
         /// When the token expires.
         token_until: Option<Instant>,
@@ -286,7 +285,7 @@ impl MemoryNode {
     /// Whether the peer has opened an image with the right to take its instance over.
     pub fn may_take_over(&self, image: ContentHash) -> bool {
         self.images.values().any(|open| match open {
-            OpenImage::Open { hash, rights, .. } => *hash == image && rights.take_over,
+            OpenImage::Open { head, rights, .. } => head.hash() == image && rights.take_over,
             OpenImage::Resolving { .. } => false,
         })
     }
@@ -492,8 +491,7 @@ impl MemoryNode {
         let groups = served.head.group_count();
         let hash = served.head.hash();
         let mut open = OpenImage::Open {
-            hash,
-            groups,
+            head: Arc::clone(&served.head),
             rights,
             token_until: token_until.flatten(),
             lease_until: None,
@@ -531,14 +529,14 @@ impl MemoryNode {
 
     /// Gives an image a lease from now on, if its token does. Gives its time in milliseconds.
     fn lease(&mut self, open: &mut OpenImage, now: Moment) -> u64 {
-        let OpenImage::Open { hash, rights, token_until, lease_until, .. } = open else { return 0 };
+        let OpenImage::Open { head, rights, token_until, lease_until } = open else { return 0 };
         if !rights.lease {
             return 0;
         }
         let until = now.at + self.limits.lease;
         let until = token_until.map_or(until, |token| token.min(until));
         *lease_until = Some(until);
-        self.output.push(MemoryOutput::Leased { hash: *hash, until });
+        self.output.push(MemoryOutput::Leased { hash: head.hash(), until });
         // A lease that ends in this very moment is still one.
         (until - now.at).max(Duration::from_millis(1)).as_millis() as u64
     }
@@ -558,7 +556,7 @@ impl MemoryNode {
         now: Moment,
     ) -> Result<(), ProtocolError> {
         let count = match self.images.get(&image) {
-            Some(OpenImage::Open { groups, .. }) => *groups,
+            Some(OpenImage::Open { head, .. }) => head.group_count(),
             // It has ended in the meantime, which the peer does not know yet.
             None if u64::from(image) < self.next_number => return Ok(()),
             _ => return Err(ProtocolError::Unexpected("groups of an image that is not open")),
@@ -597,8 +595,8 @@ impl MemoryNode {
         let message = match found {
             None => Message::GroupFailed { image, group },
             Some((bytes, proof)) => {
-                let hash = (!self.known.is_empty()).then(|| ContentHash::of(&bytes));
-                let body = match hash.filter(|hash| self.known.contains(hash)) {
+                let known = self.known_leaf(image, group, &bytes);
+                let body = match known {
                     Some(hash) => GroupBody::Known(hash),
                     None => self.encoder.encode(&bytes),
                 };
@@ -610,6 +608,16 @@ impl MemoryNode {
         self.send(lane, &message);
     }
 
+    /// What stands for a group in its image's tree, if the peer has it.
+    fn known_leaf(&self, image: u32, group: u64, bytes: &[u8]) -> Option<ContentHash> {
+        // Who has nothing costs no hash.
+        if self.known.is_empty() {
+            return None;
+        }
+        let Some(OpenImage::Open { head, .. }) = self.images.get(&image) else { return None };
+        head.leaf(group, bytes).ok().filter(|leaf| self.known.contains(leaf))
+    }
+
     fn end(&mut self, image: u32, why: EndReason) {
         self.forget(image);
         self.send(Lane::Control, &Message::Ended { image, why });
@@ -619,9 +627,9 @@ impl MemoryNode {
         self.backlog.cancel_image(image);
         self.asked.retain(|(of, _), _| *of != image);
         self.heads.retain(|head| head.image != image);
-        if let Some(OpenImage::Open { hash, lease_until: Some(_), .. }) = self.images.remove(&image)
+        if let Some(OpenImage::Open { head, lease_until: Some(_), .. }) = self.images.remove(&image)
         {
-            self.output.push(MemoryOutput::Released { hash });
+            self.output.push(MemoryOutput::Released { hash: head.hash() });
         }
     }
 
@@ -634,8 +642,9 @@ impl MemoryNode {
             }
             let Some((image, group)) = self.backlog.next() else { return };
             match self.images.get(&image) {
-                Some(OpenImage::Open { hash, .. }) => {
-                    self.output.push(MemoryOutput::Read { image, hash: *hash, group });
+                Some(OpenImage::Open { head, .. }) => {
+                    let hash = head.hash();
+                    self.output.push(MemoryOutput::Read { image, hash, group });
                 }
                 _ => {
                     self.asked.remove(&(image, group));
