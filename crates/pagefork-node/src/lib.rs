@@ -55,6 +55,8 @@ pub(crate) mod programs;
 pub(crate) mod ahead;
 /// The side of a running node that gets pages as they are needed.
 pub(crate) mod take;
+/// Tokens that were shown.
+pub(crate) mod shown;
 /// Groups that need not come, since other images have them.
 pub(crate) mod here;
 /// The side of a memory node that gives pages as they are asked for.

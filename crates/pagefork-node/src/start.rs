@@ -94,6 +94,9 @@ pub struct StartOptions {
     /// Whether groups that other images of the store have as well, or that come to this process with
     /// others, are taken from there: whoever has the image is told hashes of them.
     pub look_here: bool,
+    /// What is shown to the node that has the image, if it gives it by
+    /// [tokens](pagefork_postcopy::ImageToken) alone; empty if nothing is.
+    pub token: Vec<u8>,
     /// Is told what happens, on the thread that gets the pages: guests wait for it.
     pub observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
 }
@@ -101,9 +104,16 @@ pub struct StartOptions {
 impl Default for StartOptions {
     /// Images are kept, what was touched is recalled, and nobody is told.
     fn default() -> Self {
-        let (plan, times) = (FetchPlan::default(), PageTimes::default());
-        let (others, recall, look_here) = (Vec::new(), true, true);
-        Self { plan, times, others, keep: true, recall, look_here, observe: Arc::new(|_| ()) }
+        Self {
+            plan: FetchPlan::default(),
+            times: PageTimes::default(),
+            others: Vec::new(),
+            keep: true,
+            recall: true,
+            look_here: true,
+            token: Vec::new(),
+            observe: Arc::new(|_| ()),
+        }
     }
 }
 
@@ -332,7 +342,15 @@ impl ImageSource<'_> {
         let Self { peer, own, name, signers, options, .. } = self;
         let plan = FetchPlan { certain: options.plan.certain && certain, ..options.plan.clone() };
         let began = Instant::now();
-        match RemoteImage::open(peer, own, name, signers, plan, options.times) {
+        match RemoteImage::open_by_token(
+            peer,
+            own,
+            name,
+            &options.token,
+            signers,
+            plan,
+            options.times,
+        ) {
             Ok(remote) => Ok(Some(OpenedImage { remote, head_time: began.elapsed() })),
             // A delta, or nothing: who gives images whole says which.
             Err(NodeError::Refused { .. }) => Ok(None),
@@ -349,7 +367,7 @@ impl ImageSource<'_> {
     /// Gets the code, and begins to get the pages, unless all is here.
     pub(crate) fn go_on(&self, opened: OpenedImage) -> Result<FoundImage, NodeError> {
         let Self { peer, own, images, signers, options, .. } = self;
-        let StartOptions { plan, times, others, keep, recall, look_here, observe } = options;
+        let StartOptions { plan, times, others, keep, recall, look_here, observe, .. } = options;
         let OpenedImage { mut remote, head_time } = opened;
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
             return Ok(FoundImage::Here(image));

@@ -1,13 +1,13 @@
 //! The side of a memory node: it gives one peer the images that it may have, within limits.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagefork_image::{ContentHash, GROUP_SIZE, GroupProof, ImageHead, PublicKey, TrustedKeys};
 
-use crate::base::error::ProtocolError;
+use crate::base::error::{ProtocolError, TokenError};
 use crate::base::limits::ServeLimits;
 use crate::base::moment::{Moment, earlier};
 use crate::node::backlog::Backlog;
@@ -30,8 +30,13 @@ const HEAD_PART: usize = 16 << 10;
 pub enum PeerAccess {
     /// All of them, with leases: a node that is trusted.
     All,
-    /// Those for which it has a token that one of these keys has signed.
-    Tokens(TrustedKeys),
+    /// Some, and those for which it shows a token.
+    Some {
+        /// What it may have without one, with leases.
+        images: BTreeSet<ContentHash>,
+        /// Whose tokens count.
+        issuers: TrustedKeys,
+    },
 }
 
 /// An image that a memory node can give. [`MemoryNode`] has an example.
@@ -97,6 +102,14 @@ pub enum MemoryOutput {
         hash: ContentHash,
         /// The group.
         group: u64,
+    },
+    /// The peer has shown a token for this image, which counts until then, whatever becomes of the
+    /// connection.
+    Shown {
+        /// The image.
+        hash: ContentHash,
+        /// Until when; `None` if that is farther off than the clock goes.
+        until: Option<Instant>,
     },
     /// The peer depends on an image until then, whatever becomes of the connection.
     Leased {
@@ -444,11 +457,15 @@ impl MemoryNode {
         // Nothing is looked for, and nothing is told, before the token was checked.
         let token = match &self.access {
             PeerAccess::All => None,
-            PeerAccess::Tokens(issuers) => {
+            PeerAccess::Some { images, .. } if token.is_empty() && !images.is_empty() => None,
+            PeerAccess::Some { issuers, .. } => {
                 match ImageToken::check(token, issuers, &self.peer, now.unix_s) {
                     Ok(token) => Some(token),
-                    Err(_) => {
-                        let why = EndReason::NotAllowed;
+                    Err(error) => {
+                        let why = match error {
+                            TokenError::Expired => EndReason::Expired,
+                            _ => EndReason::NotAllowed,
+                        };
                         self.send(Lane::Control, &Message::Ended { image, why });
                         return Ok(());
                     }
@@ -466,9 +483,10 @@ impl MemoryNode {
         else {
             return;
         };
-        let is_allowed = |hash| match token {
-            Some(token) => token.check_subject(name, hash).is_ok(),
-            None => true,
+        let is_allowed = |hash| match (token, &self.access) {
+            (Some(token), _) => token.check_subject(name, hash).is_ok(),
+            (None, PeerAccess::All) => true,
+            (None, PeerAccess::Some { images, .. }) => images.contains(&hash),
         };
         let token_until = token.as_ref().map(|token| now.until_unix(token.expires_unix_s));
         let served = match found {
@@ -476,7 +494,12 @@ impl MemoryNode {
             None if token.is_some() => return self.end(image, EndReason::NotAllowed),
             None => return self.end(image, EndReason::NotFound),
             Some(served) if !is_allowed(served.head.hash()) => {
-                return self.end(image, EndReason::NotAllowed);
+                let why = match token {
+                    Some(_) => EndReason::NotAllowed,
+                    // What it may not have is not there for it.
+                    None => EndReason::NotFound,
+                };
+                return self.end(image, why);
             }
             Some(served) => served,
         };
@@ -487,6 +510,9 @@ impl MemoryNode {
             Some(token) => token.rights,
             None => TokenRights { lease: true, take_over: true },
         };
+        if let Some(until) = token_until {
+            self.output.push(MemoryOutput::Shown { hash: served.head.hash(), until });
+        }
         let is_known = *known == Some(served.head.hash());
         let groups = served.head.group_count();
         let hash = served.head.hash();
