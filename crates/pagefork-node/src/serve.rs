@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use pagefork_image::{
-    ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
 };
 use pagefork_postcopy::PeerAccess;
 use rustls::ServerConfig;
@@ -275,6 +275,21 @@ impl MemoryServer {
     }
 }
 
+/// Sends the manifest and the signatures of an image.
+fn send_head(channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+    let head = ImageHead::read(image.chain().tip())?;
+    let mut send = || {
+        for bytes in [head.manifest_bytes(), head.signature_bytes()] {
+            message::write_blob(channel, bytes.len() as u64, |offset, into| {
+                into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
+                Ok(())
+            })?;
+        }
+        channel.flush()
+    };
+    send().map_err(NodeError::io("send the head of an image"))
+}
+
 fn other_version(peer: &PublicKey, agreed: AgreedProtocol) -> NodeError {
     let AgreedProtocol { protocol, version: found } = agreed;
     let (address, supported) = (peer.to_string(), protocol.version());
@@ -379,7 +394,13 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        match Wish::read(&mut channel).map_err(talk())? {
+        let mut wish = Wish::read(&mut channel).map_err(talk())?;
+        if wish == Wish::Head {
+            send_head(&mut channel, &image)?;
+            wish = Wish::read(&mut channel).map_err(talk())?;
+        }
+        match wish {
+            Wish::Head => return Err(NodeError::Malformed("a head that was sent is wanted again")),
             Wish::Nothing => return Ok(None),
             Wish::Stream => self.send(&mut channel, image.hash())?,
             Wish::Code => self.send_code(&mut channel, &image)?,

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
 use pagefork_image::{
-    ContentHash, ImageReader, ImageStore, ReadAt, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageHead, ImageReader, ImageStore, ReadAt, SecretKey, StoredImage, TrustedKeys,
 };
 use pagefork_postcopy::FetchPlan;
 
 use crate::base::NodeError;
-use crate::fetch::{self, MemoryPeer, fetch_code, fetch_image};
+use crate::fetch::{self, HeadCheck, MemoryPeer, fetch_checked, fetch_code};
 use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
@@ -242,11 +242,12 @@ impl ComingImage {
 /// as soon as its head and its code are here, which `images` has or gets. The pages come meanwhile,
 /// and then the image is kept in `images`, too.
 ///
-/// It is fetched [whole](fetch_image) first if it is a delta there, or if this system does not tell
+/// It is fetched [whole](crate::fetch_image) first if it is a delta there, or if this system does not tell
 /// of faults in absent pages.
 ///
 /// # Errors
-/// As of [`fetch_image`] and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before code and pages come.
+/// As of [`fetch_image`](crate::fetch_image) and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before
+/// code and pages come.
 ///
 /// # Examples
 ///
@@ -361,7 +362,10 @@ impl ImageSource<'_> {
     /// Gets all of it.
     pub(crate) fn whole(&self) -> Result<FoundImage, NodeError> {
         let Self { peer, own, name, images, signers, options, .. } = self;
-        fetch_image(peer, own, name, images, signers, &options.times.node).map(FoundImage::Here)
+        let check = Some(&check_code as HeadCheck<'_>);
+        let times = &options.times.node;
+        let image = fetch_checked(peer, own, name, images, signers, times, check);
+        image.map(FoundImage::Here)
     }
 
     /// Gets the code, and begins to get the pages, unless all is here.
@@ -373,10 +377,7 @@ impl ImageSource<'_> {
             return Ok(FoundImage::Here(image));
         }
         // Before anything else travels.
-        IncompleteImage::check_code(remote.head().manifest()).map_err(|why| {
-            let (image, why) = (remote.head().hash(), format!("{why:#}"));
-            NodeError::CodeRefused { image, why }
-        })?;
+        check_code(remote.head())?;
         let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
         let action = NodeError::io("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;
@@ -415,6 +416,14 @@ impl ImageSource<'_> {
         let _over = OverWhenDropped(is_over);
         Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
     }
+}
+
+/// Whether the code of an image can run here.
+fn check_code(head: &ImageHead) -> Result<(), NodeError> {
+    IncompleteImage::check_code(head.manifest()).map_err(|why| {
+        let (image, why) = (head.hash(), format!("{why:#}"));
+        NodeError::CodeRefused { image, why }
+    })
 }
 
 /// Where the pages go.

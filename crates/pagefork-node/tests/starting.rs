@@ -273,6 +273,11 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
             "for x86-64-v4 processors",
         ),
         ("other", SavedCode { abi: own.abi + 1, ..own.clone() }, "for ABI"),
+        (
+            "delta",
+            SavedCode { processor: "x86-64-v4".to_owned(), ..own.clone() },
+            "for x86-64-v4 processors",
+        ),
         ("full", own, ""),
     ] {
         let mut manifest = tip.manifest().clone();
@@ -280,7 +285,14 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
             instance.code = code.clone();
         }
         let pages = PageRuns::new(manifest.instances.iter().map(|_| Vec::new()).collect());
-        if name != "full" {
+        if name == "delta" {
+            // It comes whole.
+            for (number, instance) in (0..).zip(&mut manifest.instances) {
+                instance.parent_instance = Some(number);
+            }
+            let draft = full.chain().delta(manifest, &pages).unwrap().sign_with(&[key(3)]);
+            source.images.set_name(name, source.images.save(draft).unwrap().hash()).unwrap();
+        } else if name != "full" {
             let draft = ImageDraft::new(manifest, &pages).sign_with(&[key(3)]);
             source.images.set_name(name, source.images.save(draft).unwrap().hash()).unwrap();
         }
@@ -303,7 +315,11 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
             Err(error) => {
                 assert!(matches!(error, NodeError::CodeRefused { .. }), "{error:?}");
                 assert!(error.to_string().contains(complaint), "{error}");
-                assert_eq!(counted.load(Ordering::SeqCst), 1, "nobody asks for the code");
+                // A delta is not to be had page by page, so it is asked for whole.
+                let asked = if name == "delta" { 2 } else { 1 };
+                assert_eq!(counted.load(Ordering::SeqCst), asked, "nobody asks for the code");
+                assert!(relay.carried.load(Ordering::SeqCst) < 64 << 10, "no page has come");
+                assert!(images.images().unwrap().is_empty());
                 assert_eq!(std::fs::read_dir(path.join("code")).unwrap().count(), 0);
             }
         }
