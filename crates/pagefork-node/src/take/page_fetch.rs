@@ -57,7 +57,7 @@ impl PageFetch {
     }
 
     /// Stops it, and says what has come. A node that is being connected to is waited for first, as
-    /// long as [`PageTimes`] say.
+    /// long as [`PageTimes`](crate::PageTimes) say.
     ///
     /// # Examples
     ///
