@@ -95,8 +95,7 @@ impl Pair {
         self.to_node.clear();
         self.to_runner.clear();
         let connection = ConnectionId(self.connection);
-        let known = vec![ContentHash::of(&[31; 16384])];
-        self.tell_runner(RunningInput::Connected { connection, known });
+        self.tell_runner(RunningInput::Connected { connection });
         self.tell_runner(RunningInput::AddHolder { image: KEY, connection, token: Vec::new() });
     }
 
@@ -114,7 +113,10 @@ impl Pair {
                     let bytes = (group % 2 == 0).then(|| vec![31; 16384]);
                     inputs.push(RunningInput::LookedUp { image: KEY, group, bytes });
                 }
-                RunningOutput::Opened { .. } => self.is_open = true,
+                RunningOutput::Opened { .. } => {
+                    self.is_open = true;
+                    inputs.push(RunningInput::Here { image: KEY, groups: here() });
+                }
                 RunningOutput::Whole { .. } => self.is_whole = true,
                 _ => {}
             }
@@ -230,6 +232,12 @@ impl Pair {
     }
 }
 
+/// What the running node says it has, of which it has some.
+fn here() -> Vec<(u64, ContentHash)> {
+    let leaves = image().leaves(5..19).expect("it is in memory");
+    (5..).zip(leaves).collect()
+}
+
 fn memory_node(now: Moment) -> MemoryNode {
     let limits = ServeLimits { requests: 8, bytes_in_flight: IN_FLIGHT, ..ServeLimits::default() };
     MemoryNode::new(PublicKey::from_bytes([1; 32]), PeerAccess::All, limits, now)
@@ -246,7 +254,7 @@ fn message([kind, a, b]: [u8; 3]) -> Message {
         3 => Message::Ask { image: image_number, priority: Priority::Planned, groups },
         4 => Message::Raise { image: image_number, group },
         5 => Message::Cancel { image: image_number, groups },
-        6 => Message::Have { hashes: vec![ContentHash::of(&[31; 16384])] },
+        6 => Message::Have { hashes: vec![here()[usize::from(a % 14)].1] },
         7 => Message::Renew { image: image_number },
         8 => Message::Opened {
             image: image_number,

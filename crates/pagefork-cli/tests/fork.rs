@@ -96,7 +96,7 @@ fn forks_give_memory_back() {
 fn a_fork_that_fails_is_named_and_the_others_go_on() {
     let reader = file("fork-fails.wat", READER);
     let path = file("fork-fails-lines", "a\nx\nb\nt\nc\nl\n");
-    let ended = pagefork(&format!("fork --timeout 300ms --inputs {path} {reader}"));
+    let ended = pagefork(&format!("fork --timeout 3s --inputs {path} {reader}"));
     assert_eq!(ended.code, 1);
     assert_eq!(ended.stdout, "ready\ngot a\ngot x\ngot b\ngot t\ngot c\ngot l\n");
     for expected in ["fork 2: exit code 5", "fork 4: ", "unreachable", "fork 6: ", "interrupt"] {

@@ -8,6 +8,7 @@ mod steps;
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,15 +43,26 @@ struct Mortal {
     serving: Option<Serving>,
 }
 
+/// An address at which a node can listen again and again: none that the system gives to who asks for any,
+/// or to who connects from here, meanwhile.
+fn lasting_address(is_quic: bool) -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 12_000 + (std::process::id() % 1000) as u16 * 16;
+    loop {
+        let place = format!("127.0.0.1:{}", first + NEXT.fetch_add(1, Ordering::Relaxed) % 2000);
+        let is_free = match is_quic {
+            false => TcpListener::bind(&place).is_ok(),
+            true => UdpSocket::bind(&place).is_ok(),
+        };
+        if is_free {
+            return if is_quic { format!("quic://{place}") } else { place };
+        }
+    }
+}
+
 impl Mortal {
     fn new(name: &str, is_quic: bool) -> Self {
-        let address = match is_quic {
-            false => TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string(),
-            true => {
-                let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-                format!("quic://{free}")
-            }
-        };
+        let address = lasting_address(is_quic);
         let mut node = Self { user: User::new(name), address, serving: None };
         node.start();
         node

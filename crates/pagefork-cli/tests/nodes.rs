@@ -65,6 +65,46 @@ fn a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to() {
 }
 
 #[test]
+fn a_node_that_is_not_known_has_an_image_by_a_token() {
+    let (maker, runner) = (User::new("grants"), User::new("shows"));
+    let module = program("nodes-tokens.wat", READER);
+    maker.does(&format!("snapshot --store STORE -o ready {module}"));
+    maker.does(&format!("snapshot --store STORE -o other {module}"));
+    let serving = maker.listen_with("serve --tokens --addr 127.0.0.1:0");
+    let (address, key, signer) = (&serving.address, &maker.node_key, &maker.image_key);
+    runner.does(&format!("node trust maker {key} --address {address} --signer {signer}"));
+    runner.fails("restore --store STORE maker/ready", "this node needs a token for it");
+
+    let file = runner.config.join("token");
+    let grant = |words: &str| {
+        let token = maker.does(&format!("node grant --store STORE {words}"));
+        fs::write(&file, token).unwrap();
+    };
+    let restore = format!("restore --store STORE --token {}", file.display());
+    grant(&format!("ready --for {} --expires 10m", runner.node_key));
+    let ended = runner.run(&format!("{restore} maker/ready"), "hello");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "hello"), "{}", ended.stderr);
+    grant(&format!("ready --for {}", maker.node_key));
+    runner
+        .fails(&format!("{restore} maker/other"), "the token is none of that image, for this node");
+    grant(&format!("other --for {} --expires 1s", runner.node_key));
+    thread::sleep(Duration::from_millis(2100));
+    runner.fails(&format!("{restore} maker/other"), "the token has expired: ask for a new one");
+    fs::write(&file, "no digits").unwrap();
+    runner.fails(&format!("{restore} maker/other"), "has no token");
+    maker.fails("node grant --store STORE none --for nobody", "none");
+    maker.fails("node grant --store STORE ready --for nobody", "no node \"nobody\" is known");
+    drop(serving);
+
+    // A node that takes none lets nobody in for one.
+    let serving = maker.serve();
+    let address = &serving.address;
+    runner.does(&format!("node trust maker {key} --address {address} --signer {signer}"));
+    grant(&format!("other --for {} --expires 10m", runner.node_key));
+    runner.fails(&format!("{restore} maker/other"), "must trust the other's key");
+}
+
+#[test]
 fn nodes_that_are_reached_by_quic_do_the_same() {
     let (maker, runner) = (User::new("quic-maker"), User::new("quic-runner"));
     let module = program("nodes-quic.wat", READER);
@@ -283,7 +323,12 @@ fn nodes_do_all_of_it_for_users_without_rights() {
         "a_program_whose_pages_are_in_an_object_store_outlives_the_end_of_its_source",
     ];
     let user = Nobody::new("nodes");
-    let ended = user.command(&user.tests).arg("--exact").args(tests).output().unwrap();
+    let ended = user
+        .command(&user.tests)
+        .args(["--exact", "--test-threads=1"])
+        .args(tests)
+        .output()
+        .unwrap();
     let [said, complaints] =
         [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
     let passed = format!("test result: ok. {} passed", tests.len());

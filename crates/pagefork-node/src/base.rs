@@ -55,6 +55,14 @@ pub enum NodeError {
         /// What the peer says.
         reason: String,
     },
+    /// The peer lets this node have an image only by a token, and none that it takes was shown.
+    #[error("the node does not give {name:?}: {why}")]
+    NotAllowed {
+        /// What was asked for.
+        name: String,
+        /// What is wrong with the token, and what to do.
+        why: &'static str,
+    },
     /// The peer has sent what it must not send.
     #[error("the node has sent what does not belong there: {0}; do not use it as a source")]
     Malformed(&'static str),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
+use pagefork::IncompleteImage;
 use pagefork_image::{ContentHash, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 
 use crate::base::NodeError;
@@ -103,7 +104,8 @@ impl ComingImages {
         signers: &TrustedKeys,
         options: &StartOptions,
     ) -> Result<SharedImage, NodeError> {
-        let source = ImageSource { peer, own, name, images, signers, options };
+        let coming = self.coming();
+        let source = ImageSource { peer, own, name, images, signers, options, coming };
         let known_as = (peer.key, name.to_owned());
         let is_known = {
             let mut known = self.known();
@@ -131,6 +133,17 @@ impl ComingImages {
             *image = Arc::downgrade(coming);
         }
         Ok(found)
+    }
+
+    /// The images that come, of which pages may be here that others have as well.
+    fn coming(&self) -> Vec<Arc<IncompleteImage>> {
+        let places: Vec<_> = self.known().images.values().cloned().collect();
+        let coming = places.iter().filter_map(|place| match place.try_lock() {
+            Ok(image) => image.upgrade(),
+            // It is being started, and none of it is here.
+            Err(_) => None,
+        });
+        coming.map(|coming| Arc::clone(coming.image())).collect()
     }
 
     fn known(&self) -> MutexGuard<'_, KnownImages> {

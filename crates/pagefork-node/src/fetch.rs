@@ -20,6 +20,9 @@ use crate::message::{self, Answer, Wish};
 use crate::quic::channel::QuicChannel;
 use crate::tls::channel::{TimedSocket, TlsChannel};
 
+/// Bytes of a signature with its key.
+const SIGNATURE_SIZE: usize = 96;
+
 /// A memory node, as one that connects to it knows it. [`MemoryServer`](crate::MemoryServer) has an
 /// example.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +57,26 @@ pub fn fetch_image(
     signers: &TrustedKeys,
     times: &NodeTimes,
 ) -> Result<StoredImage, NodeError> {
+    fetch_checked(peer, own, name, images, signers, times, None)
+}
+
+/// What is to be said against an image before it travels.
+pub(crate) type HeadCheck<'a> = &'a dyn Fn(&ImageHead) -> Result<(), NodeError>;
+
+/// The same, but for an image against which something is to be said: then its head has come and nothing
+/// else.
+///
+/// # Errors
+/// As of [`fetch_image`]; what the check says.
+pub(crate) fn fetch_checked(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    name: &str,
+    images: &ImageStore,
+    signers: &TrustedKeys,
+    times: &NodeTimes,
+    check: Option<HeadCheck<'_>>,
+) -> Result<StoredImage, NodeError> {
     let mut channel = reach(peer, own, Protocol::Images, times)?;
     let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
     let sent = message::write_text(&mut channel, name).and_then(|()| channel.flush());
@@ -70,6 +93,20 @@ pub fn fetch_image(
         return Err(NodeError::OtherImage { wanted: asked, found: wanted });
     }
     let here = here(images, wanted, signers)?;
+    if let Some(check) = check.filter(|_| here.is_none()) {
+        let talk = || NodeError::io(format!("get the head of an image of node {}", peer.address));
+        let asked = Wish::Head.write(&mut channel).and_then(|()| channel.flush());
+        asked.map_err(talk())?;
+        let limits = images.limits();
+        let manifest = message::read_blob(&mut channel, limits.manifest_size).map_err(talk())?;
+        let signatures_max = limits.signatures.saturating_mul(SIGNATURE_SIZE) as u64;
+        let signatures = message::read_blob(&mut channel, signatures_max).map_err(talk())?;
+        if let Err(why) = check(&ImageHead::decode(wanted, manifest, signatures, limits)?) {
+            // Who does not hear it notices when the connection is gone.
+            let _ = Wish::Nothing.write(&mut channel).and_then(|()| channel.flush());
+            return Err(why);
+        }
+    }
     let wish = if here.is_some() { Wish::Nothing } else { Wish::Stream };
     let said = wish.write(&mut channel).and_then(|()| channel.flush());
     said.map_err(NodeError::io(format!("ask node {}", peer.address)))?;

@@ -1,6 +1,6 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,7 @@ use pagefork_postcopy::{
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 use crate::leases::Leases;
+use crate::shown::ShownTokens;
 
 /// Bytes that are read and not yet taken by the network. What a guest waits for overtakes those that
 /// are read; those that are being read it does not.
@@ -25,8 +26,7 @@ pub(crate) struct PageGiver<'a> {
     peer: PublicKey,
     node: MemoryNode,
     open: BTreeMap<ContentHash, StoredImage>,
-    /// The images that the peer may have; all if there is no list.
-    only: Option<BTreeSet<ContentHash>>,
+    shown: &'a ShownTokens,
     /// How long a peer that is left may take to hear why.
     idle: Duration,
 }
@@ -34,19 +34,14 @@ pub(crate) struct PageGiver<'a> {
 impl<'a> PageGiver<'a> {
     pub(crate) fn new(
         images: &'a ImageStore,
-        leases: &'a Leases,
+        (leases, shown): (&'a Leases, &'a ShownTokens),
         peer: PublicKey,
+        access: PeerAccess,
         times: &NodeTimes,
     ) -> Self {
         let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
-        let node = MemoryNode::new(peer, PeerAccess::All, limits, now());
-        let (open, only, idle) = (BTreeMap::new(), None, times.idle);
-        Self { images, leases, peer, node, open, only, idle }
-    }
-
-    /// One that gives these images and no others.
-    pub(crate) fn only(self, only: Option<BTreeSet<ContentHash>>) -> Self {
-        Self { only, ..self }
+        let node = MemoryNode::new(peer, access, limits, now());
+        Self { images, leases, peer, node, open: BTreeMap::new(), shown, idle: times.idle }
     }
 
     /// Answers until the peer has ended the connection.
@@ -106,6 +101,10 @@ impl<'a> PageGiver<'a> {
                 let found = self.read(hash, group);
                 self.node.handle(MemoryInput::Read { image, group, found }, now())
             }
+            MemoryOutput::Shown { hash, until } => {
+                self.shown.keep(self.peer, hash, until);
+                Vec::new()
+            }
             MemoryOutput::Leased { hash, until } => {
                 if let Some(image) = self.open.get(&hash) {
                     self.leases.keep(self.peer, image, until);
@@ -127,9 +126,6 @@ impl<'a> PageGiver<'a> {
     /// Deltas are not given page by page: of those the whole image is to be fetched.
     fn resolve(&mut self, name: &str) -> Option<ServedImage> {
         let hash = self.images.find(name).ok()?;
-        if self.only.as_ref().is_some_and(|only| !only.contains(&hash)) {
-            return None;
-        }
         let image = self.images.load(hash).ok()?;
         let tip = image.chain().tip();
         if tip.manifest().parent.is_some() {

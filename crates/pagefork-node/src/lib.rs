@@ -21,7 +21,8 @@
 //!    |  \ programs |      programs that run here, for clients
 //!    |   \  |      |
 //!    |    fetch   take    the other side: images whole; pages as they are needed,
-//!    |      |      |     from object stores by `place` when nodes are lost
+//!    |      |      |     from object stores by `place` when nodes are lost, and
+//!    |      |      |     from images that are here by `here`
 //!    |      |      |
 //!    |  message   duplex  what they say, and both at any time
 //!   listen  |     /
@@ -54,6 +55,10 @@ pub(crate) mod programs;
 pub(crate) mod ahead;
 /// The side of a running node that gets pages as they are needed.
 pub(crate) mod take;
+/// Tokens that were shown.
+pub(crate) mod shown;
+/// Groups that need not come, since other images have them.
+pub(crate) mod here;
 /// The side of a memory node that gives pages as they are asked for.
 pub(crate) mod give;
 /// A connection on which both sides speak whenever they want to.

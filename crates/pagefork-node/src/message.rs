@@ -30,6 +30,8 @@ pub(crate) enum Wish {
     Code,
     /// The image alone: its ancestors and its code are here.
     Tip,
+    /// Its manifest and signatures, before another wish.
+    Head,
 }
 
 /// Writes a length and so many bytes of text. What is longer is cut.
@@ -76,6 +78,7 @@ impl Wish {
             Self::Stream => 1,
             Self::Code => 2,
             Self::Tip => 3,
+            Self::Head => 4,
         }])
     }
 
@@ -85,6 +88,7 @@ impl Wish {
             1 => Ok(Self::Stream),
             2 => Ok(Self::Code),
             3 => Ok(Self::Tip),
+            4 => Ok(Self::Head),
             _ => Err(malformed("an unknown wish")),
         }
     }

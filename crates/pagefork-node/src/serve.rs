@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage};
+use pagefork_image::{
+    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+};
+use pagefork_postcopy::PeerAccess;
 use rustls::ServerConfig;
 
 use crate::address::NodeAddress;
@@ -24,6 +27,7 @@ use crate::leases::Leases;
 use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
 use crate::programs::{self, ProgramNode};
+use crate::shown::ShownTokens;
 
 /// zstd's level: on one processor it compresses faster than most networks carry.
 const LEVEL: i32 = 1;
@@ -34,6 +38,9 @@ pub struct ServeOptions {
     pub key: SecretKey,
     /// Who may have images. It is asked at each connection.
     pub access: Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>,
+    /// Who gives tokens that count here ([`ImageToken`](pagefork_postcopy::ImageToken)); nobody at first.
+    /// If there is anybody, all who connect are let in as far as to show one.
+    pub issuers: TrustedKeys,
     /// What is told of what happens, by the threads of connections.
     pub observe: Arc<dyn Fn(&ServeEvent) + Send + Sync>,
     /// What runs programs, if this node does. It knows who may use it.
@@ -50,6 +57,7 @@ impl ServeOptions {
         Self {
             key,
             access: Arc::new(|_| false),
+            issuers: TrustedKeys::default(),
             observe: Arc::new(|_| ()),
             programs: None,
             connections_max: 64,
@@ -136,6 +144,7 @@ struct Shared {
     config: Arc<ServerConfig>,
     connections: AtomicUsize,
     leases: Leases,
+    shown: ShownTokens,
 }
 
 impl MemoryServer {
@@ -154,15 +163,18 @@ impl MemoryServer {
         options: ServeOptions,
     ) -> Result<Self, NodeError> {
         let (access, programs) = (Arc::clone(&options.access), options.programs.clone());
+        let takes_tokens = !options.issuers.is_empty();
         let lets_in = move |key: &PublicKey| {
-            access(key) || programs.as_ref().is_some_and(|programs| programs.lets_in(key))
+            takes_tokens
+                || access(key)
+                || programs.as_ref().is_some_and(|programs| programs.lets_in(key))
         };
         let config = identity::server_config(&options.key, Arc::new(lets_in));
         let config = config.map_err(io::Error::other);
         let config = Arc::new(config.map_err(NodeError::io("use this node's key"))?);
         let connections = AtomicUsize::new(0);
-        let leases = Leases::default();
-        let shared = Arc::new(Shared { images, options, config, connections, leases });
+        let (leases, shown) = (Leases::default(), ShownTokens::default());
+        let shared = Arc::new(Shared { images, options, config, connections, leases, shown });
         let mut server = Self { listeners: Vec::new(), shared };
         server.listen_at(address)?;
         Ok(server)
@@ -263,6 +275,21 @@ impl MemoryServer {
     }
 }
 
+/// Sends the manifest and the signatures of an image.
+fn send_head(channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+    let head = ImageHead::read(image.chain().tip())?;
+    let mut send = || {
+        for bytes in [head.manifest_bytes(), head.signature_bytes()] {
+            message::write_blob(channel, bytes.len() as u64, |offset, into| {
+                into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
+                Ok(())
+            })?;
+        }
+        channel.flush()
+    };
+    send().map_err(NodeError::io("send the head of an image"))
+}
+
 fn other_version(peer: &PublicKey, agreed: AgreedProtocol) -> NodeError {
     let AgreedProtocol { protocol, version: found } = agreed;
     let (address, supported) = (peer.to_string(), protocol.version());
@@ -315,18 +342,24 @@ impl Shared {
             programs::serve(programs, peer, duplex, times)?;
             return Ok(None);
         }
-        // Who may not have all may have programs that move there.
+        // Who may not have all may have programs that move there, and what it has shown a token for.
         let only = match (self.options.access)(&peer) {
             true => None,
             false => Some(self.granted(&peer)),
         };
-        if only.as_ref().is_some_and(BTreeSet::is_empty) {
+        let issuers = &self.options.issuers;
+        let shows_token = protocol == Protocol::Pages && !issuers.is_empty();
+        if only.as_ref().is_some_and(BTreeSet::is_empty) && !shows_token {
             return Err(talk()(not_let_in("have images of this node")));
         }
         if protocol == Protocol::Pages {
             let duplex = Duplex::new(channel).map_err(talk())?;
-            let giver = PageGiver::new(&self.images, &self.leases, peer, times);
-            giver.only(only).serve(duplex)?;
+            let access = match only {
+                None => PeerAccess::All,
+                Some(images) => PeerAccess::Some { images, issuers: issuers.clone() },
+            };
+            let kept = (&self.leases, &self.shown);
+            PageGiver::new(&self.images, kept, peer, access, times).serve(duplex)?;
             return Ok(None);
         }
         let name = message::read_text(&mut channel).map_err(talk())?;
@@ -361,7 +394,13 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        match Wish::read(&mut channel).map_err(talk())? {
+        let mut wish = Wish::read(&mut channel).map_err(talk())?;
+        if wish == Wish::Head {
+            send_head(&mut channel, &image)?;
+            wish = Wish::read(&mut channel).map_err(talk())?;
+        }
+        match wish {
+            Wish::Head => return Err(NodeError::Malformed("a head that was sent is wanted again")),
             Wish::Nothing => return Ok(None),
             Wish::Stream => self.send(&mut channel, image.hash())?,
             Wish::Code => self.send_code(&mut channel, &image)?,
@@ -371,10 +410,13 @@ impl Shared {
         Ok(Some((peer, image.hash())))
     }
 
-    /// The images that a peer may have, because a program that moves there is in them.
+    /// The images that a peer may have, because a program that moves there is in them, or because it has
+    /// shown a token for them.
     fn granted(&self, peer: &PublicKey) -> BTreeSet<ContentHash> {
         let programs = self.options.programs.as_ref();
-        programs.map(|programs| programs.granted(peer)).unwrap_or_default()
+        let mut granted = programs.map(|programs| programs.granted(peer)).unwrap_or_default();
+        granted.extend(self.shown.images(peer));
+        granted
     }
 
     /// Sends the code images of an image, in the order in which its manifest names them.

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
 use pagefork_image::{
-    ContentHash, ImageReader, ImageStore, ReadAt, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageHead, ImageReader, ImageStore, ReadAt, SecretKey, StoredImage, TrustedKeys,
 };
 use pagefork_postcopy::FetchPlan;
 
 use crate::base::NodeError;
-use crate::fetch::{self, MemoryPeer, fetch_code, fetch_image};
+use crate::fetch::{self, HeadCheck, MemoryPeer, fetch_checked, fetch_code};
 use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
@@ -91,6 +91,12 @@ pub struct StartOptions {
     pub keep: bool,
     /// Whether what instances touch is noted in the store, and asked for early the next time.
     pub recall: bool,
+    /// Whether groups that other images of the store have as well, or that come to this process with
+    /// others, are taken from there: whoever has the image is told hashes of them.
+    pub look_here: bool,
+    /// What is shown to the node that has the image, if it gives it by
+    /// [tokens](pagefork_postcopy::ImageToken) alone; empty if nothing is.
+    pub token: Vec<u8>,
     /// Is told what happens, on the thread that gets the pages: guests wait for it.
     pub observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
 }
@@ -98,18 +104,25 @@ pub struct StartOptions {
 impl Default for StartOptions {
     /// Images are kept, what was touched is recalled, and nobody is told.
     fn default() -> Self {
-        let (plan, times) = (FetchPlan::default(), PageTimes::default());
-        let (others, recall) = (Vec::new(), true);
-        Self { plan, times, others, keep: true, recall, observe: Arc::new(|_| ()) }
+        Self {
+            plan: FetchPlan::default(),
+            times: PageTimes::default(),
+            others: Vec::new(),
+            keep: true,
+            recall: true,
+            look_here: true,
+            token: Vec::new(),
+            observe: Arc::new(|_| ()),
+        }
     }
 }
 
 impl fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, times, keep, recall, .. } = self;
+        let Self { plan, times, keep, recall, look_here, .. } = self;
         let mut shown = f.debug_struct("StartOptions");
         shown.field("plan", plan).field("times", times).field("keep", keep);
-        shown.field("recall", recall);
+        shown.field("recall", recall).field("look_here", look_here);
         shown.finish_non_exhaustive()
     }
 }
@@ -229,11 +242,12 @@ impl ComingImage {
 /// as soon as its head and its code are here, which `images` has or gets. The pages come meanwhile,
 /// and then the image is kept in `images`, too.
 ///
-/// It is fetched [whole](fetch_image) first if it is a delta there, or if this system does not tell
+/// It is fetched [whole](crate::fetch_image) first if it is a delta there, or if this system does not tell
 /// of faults in absent pages.
 ///
 /// # Errors
-/// As of [`fetch_image`] and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before code and pages come.
+/// As of [`fetch_image`](crate::fetch_image) and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before
+/// code and pages come.
 ///
 /// # Examples
 ///
@@ -290,7 +304,8 @@ pub fn start_image(
     signers: &TrustedKeys,
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
-    let source = ImageSource { peer, own, name, images, signers, options };
+    let coming = Vec::new();
+    let source = ImageSource { peer, own, name, images, signers, options, coming };
     match source.open(true)? {
         Some(opened) => source.go_on(opened),
         None => source.whole(),
@@ -305,6 +320,8 @@ pub(crate) struct ImageSource<'a> {
     pub(crate) images: &'a ImageStore,
     pub(crate) signers: &'a TrustedKeys,
     pub(crate) options: &'a StartOptions,
+    /// Images that come to this process, which may be like this one.
+    pub(crate) coming: Vec<Arc<IncompleteImage>>,
 }
 
 /// An image of which the head is here.
@@ -326,7 +343,15 @@ impl ImageSource<'_> {
         let Self { peer, own, name, signers, options, .. } = self;
         let plan = FetchPlan { certain: options.plan.certain && certain, ..options.plan.clone() };
         let began = Instant::now();
-        match RemoteImage::open(peer, own, name, signers, plan, options.times) {
+        match RemoteImage::open_by_token(
+            peer,
+            own,
+            name,
+            &options.token,
+            signers,
+            plan,
+            options.times,
+        ) {
             Ok(remote) => Ok(Some(OpenedImage { remote, head_time: began.elapsed() })),
             // A delta, or nothing: who gives images whole says which.
             Err(NodeError::Refused { .. }) => Ok(None),
@@ -336,23 +361,23 @@ impl ImageSource<'_> {
 
     /// Gets all of it.
     pub(crate) fn whole(&self) -> Result<FoundImage, NodeError> {
-        let Self { peer, own, name, images, signers, options } = self;
-        fetch_image(peer, own, name, images, signers, &options.times.node).map(FoundImage::Here)
+        let Self { peer, own, name, images, signers, options, .. } = self;
+        let check = Some(&check_code as HeadCheck<'_>);
+        let times = &options.times.node;
+        let image = fetch_checked(peer, own, name, images, signers, times, check);
+        image.map(FoundImage::Here)
     }
 
     /// Gets the code, and begins to get the pages, unless all is here.
     pub(crate) fn go_on(&self, opened: OpenedImage) -> Result<FoundImage, NodeError> {
         let Self { peer, own, images, signers, options, .. } = self;
-        let StartOptions { plan, times, others, keep, recall, observe } = options;
+        let StartOptions { plan, times, others, keep, recall, look_here, observe, .. } = options;
         let OpenedImage { mut remote, head_time } = opened;
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
             return Ok(FoundImage::Here(image));
         }
         // Before anything else travels.
-        IncompleteImage::check_code(remote.head().manifest()).map_err(|why| {
-            let (image, why) = (remote.head().hash(), format!("{why:#}"));
-            NodeError::CodeRefused { image, why }
-        })?;
+        check_code(remote.head())?;
         let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
         let action = NodeError::io("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;
@@ -366,6 +391,7 @@ impl ImageSource<'_> {
             image,
             images: keep.then(|| (*images).clone()),
             notes: recall.then(|| (*images).clone()),
+            looks_in: look_here.then(|| (*images).clone()),
             observe: Arc::clone(observe),
             is_over: Arc::clone(&is_over),
             own: (*own).clone(),
@@ -378,6 +404,10 @@ impl ImageSource<'_> {
             // What cannot be read is no more than not known.
             remote.recall(images.touched(image_hash).unwrap_or_default());
         }
+        if *look_here {
+            // While the code comes.
+            remote.look_in_all(images, self.coming.clone());
+        }
         // First, since nothing runs without it: pages would share the line with it.
         let began = Instant::now();
         fetch_code(peer, own, remote.head(), images, &times.node)?;
@@ -388,6 +418,14 @@ impl ImageSource<'_> {
     }
 }
 
+/// Whether the code of an image can run here.
+fn check_code(head: &ImageHead) -> Result<(), NodeError> {
+    IncompleteImage::check_code(head.manifest()).map_err(|why| {
+        let (image, why) = (head.hash(), format!("{why:#}"));
+        NodeError::CodeRefused { image, why }
+    })
+}
+
 /// Where the pages go.
 struct ImagePages {
     this: Weak<Self>,
@@ -396,6 +434,8 @@ struct ImagePages {
     images: Option<ImageStore>,
     /// Where is noted what was touched.
     notes: Option<ImageStore>,
+    /// Where groups of other images are taken from.
+    looks_in: Option<ImageStore>,
     observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
     /// Nobody needs it any more.
     is_over: Arc<AtomicBool>,
@@ -454,7 +494,11 @@ impl ImagePages {
             let name = image.to_string();
             let remote = RemoteImage::open(&peer, own, &name, signers, plan.clone(), *times);
             let pages = Arc::clone(&sink) as Arc<dyn PageSink>;
-            match remote.and_then(|remote| remote.fetch_into(pages)) {
+            let looking = remote.map(|mut remote| {
+                sink.looks_in.iter().for_each(|images| remote.look_in(images));
+                remote
+            });
+            match looking.and_then(|remote| remote.fetch_into(pages)) {
                 Ok(fetch) => {
                     while !fetch.is_finished() {
                         if sink.is_over.load(Ordering::Relaxed) {

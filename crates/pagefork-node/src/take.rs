@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork_image::{ContentHash, ImageError, ImageHead, SecretKey, TrustedKeys};
+use pagefork::IncompleteImage;
+use pagefork_image::{ContentHash, ImageError, ImageHead, ImageStore, SecretKey, TrustedKeys};
 use pagefork_postcopy::{
-    ConnectionId, FetchLimits, FetchPlan, HolderLoss, ImageKey, Lane, PlanReport, ProtocolError,
-    RunningInput, RunningNode, RunningOutput,
+    ConnectionId, EndReason, FetchLimits, FetchPlan, HolderLoss, ImageKey, Lane, PlanReport,
+    ProtocolError, RunningInput, RunningNode, RunningOutput,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
@@ -20,16 +21,26 @@ use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::give::now;
+use crate::here::{GroupsHere, LookingHere};
 use crate::identity::Protocol;
 use crate::poll::{wait_at_most, wait_for};
 use crate::pressure::MemoryPressure;
 use crate::times::{FetchMoment, FetchTimes, Timeline, WaitTimes, thread_cpu};
+
+/// Pages that are being fetched.
+mod page_fetch;
+
+use self::page_fetch::Ended;
+pub use self::page_fetch::PageFetch;
 
 /// Each of these fetches one image.
 const IMAGE: ImageKey = ImageKey(1);
 
 /// Between two attempts to reach a node again.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// The background goes on without what is here, if that is not known after this time.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Where pages go. [`RemoteImage`] has an example.
 pub trait PageSink: Send + Sync + fmt::Debug {
@@ -191,6 +202,8 @@ pub struct RemoteImage {
     early: Vec<(u64, Vec<u8>)>,
     /// Groups that earlier runs have touched.
     recalled: Vec<Range<u64>>,
+    /// What looks for groups that are here already.
+    looking: Option<LookingHere>,
 }
 
 /// What fetches one image.
@@ -198,6 +211,8 @@ struct Taker {
     peer: MemoryPeer,
     own: SecretKey,
     name: String,
+    /// What is shown to the peer; empty if nothing is.
+    token: Vec<u8>,
     times: PageTimes,
     node: RunningNode,
     /// The connection, unless it is lost.
@@ -221,6 +236,12 @@ struct Taker {
     timeline: Timeline,
     /// Groups that were installed.
     groups: u64,
+    /// What looks for groups that are here.
+    looking: Option<LookingHere>,
+    /// What it has found.
+    here: GroupsHere,
+    /// Whether that takes too long.
+    is_late: bool,
 }
 
 impl fmt::Debug for Taker {
@@ -274,6 +295,27 @@ impl RemoteImage {
         plan: FetchPlan,
         times: PageTimes,
     ) -> Result<Self, NodeError> {
+        Self::open_by_token(peer, own, name, &[], signers, plan, times)
+    }
+
+    /// The same, of a peer that lets this node have the image because it shows a
+    /// [token](pagefork_postcopy::ImageToken); an empty one is none.
+    ///
+    /// # Errors
+    /// As of [`RemoteImage::open`]; [`NodeError::NotAllowed`] if the token does not do.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartOptions::token`](crate::StartOptions::token), which has it shown.
+    pub fn open_by_token(
+        peer: &MemoryPeer,
+        own: &SecretKey,
+        name: &str,
+        token: &[u8],
+        signers: &TrustedKeys,
+        plan: FetchPlan,
+        times: PageTimes,
+    ) -> Result<Self, NodeError> {
         let limits = FetchLimits::default();
         let certain_groups = if plan.certain { limits.certain_groups } else { 0 };
         let limits = FetchLimits { answer_timeout: times.node.idle, certain_groups, ..limits };
@@ -281,6 +323,7 @@ impl RemoteImage {
             peer: peer.clone(),
             own: own.clone(),
             name: name.to_owned(),
+            token: token.to_vec(),
             times,
             node: RunningNode::new(limits),
             duplex: None,
@@ -296,6 +339,9 @@ impl RemoteImage {
             cpu: FetchTimes::default(),
             timeline: Timeline::new(Instant::now()),
             groups: 0,
+            looking: None,
+            here: GroupsHere::default(),
+            is_late: false,
         };
         let (name, hash) = (name.to_owned(), name.parse().ok());
         // What is needed before pages comes first.
@@ -326,7 +372,7 @@ impl RemoteImage {
             let (image, signatures) = (head.hash(), head.signers().len());
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
-        Ok(Self { taker, head, early, recalled: Vec::new() })
+        Ok(Self { taker, head, early, recalled: Vec::new(), looking: None })
     }
 
     /// Manifest and signatures.
@@ -348,6 +394,24 @@ impl RemoteImage {
         self.recalled = groups;
     }
 
+    /// Has groups that other images of a store have as well not travel. They are looked for on a thread of
+    /// its own, in the 64 images that came last: in four of them, those first that run the same code. The
+    /// peer is told hashes of their groups. What nobody needs yet is asked for when that is done, or after
+    /// a second.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartOptions::look_here`](crate::StartOptions::look_here), which does it.
+    pub fn look_in(&mut self, images: &ImageStore) {
+        self.look_in_all(images, Vec::new());
+    }
+
+    /// The same, also in images that come from other nodes.
+    pub(crate) fn look_in_all(&mut self, images: &ImageStore, coming: Vec<Arc<IncompleteImage>>) {
+        // Without a thread all travels.
+        self.looking = LookingHere::begin(&self.head, images, coming);
+    }
+
     /// Gets the pages into `sink`, on a thread of its own: first those that somebody waits for.
     ///
     /// # Errors
@@ -366,8 +430,10 @@ impl RemoteImage {
         let ends = Arc::clone(&ended);
         let pages = Arc::clone(&sink);
         let thread = builder.name("pagefork-pages".to_owned()).spawn(move || {
-            let Self { mut taker, head, early, recalled } = self;
-            taker.tell(RunningInput::Begin { image: IMAGE, recorded: recalled });
+            let Self { mut taker, head, early, recalled, looking } = self;
+            let looks_here = looking.is_some();
+            taker.looking = looking;
+            taker.tell(RunningInput::Begin { image: IMAGE, recorded: recalled, looks_here });
             let fetched = taker.fetch(&head, early, &*pages, stops.as_fd());
             let report = taker.report();
             pages.ended(&report);
@@ -399,6 +465,7 @@ impl Taker {
         // An image can be whole with its head.
         while self.whole.is_none() {
             self.need(sink);
+            self.say_what_is_here();
             match self.turn() {
                 Ok(events) => {
                     for event in events {
@@ -429,13 +496,38 @@ impl Taker {
             }
             // Who has begun to wait meanwhile is asked for first: nobody else would wake this thread.
             if self.to_do.is_empty() {
-                self.wait(&[sink.wanted(), stop], None)?;
+                let looking = self.looking.take();
+                let ready = looking.as_ref().map(LookingHere::ready);
+                let signals: Vec<_> = [sink.wanted(), stop].into_iter().chain(ready).collect();
+                // The background goes on without what is not found in time.
+                let until = looking.as_ref().filter(|_| !self.is_late);
+                let waited = self.wait(&signals, until.map(|looking| looking.began + LOOK_MAX));
+                self.looking = looking;
+                waited?;
             }
             if is_raised(stop) {
                 return Err(NodeError::Stopped);
             }
         }
         Ok(())
+    }
+
+    /// Says what is here, as soon as that is known, or that nothing is, if it takes too long: the
+    /// background waits for it.
+    fn say_what_is_here(&mut self) {
+        let Some(looking) = &self.looking else { return };
+        match looking.found() {
+            Some(here) => {
+                (self.here, self.looking) = (here, None);
+                let groups = self.here.hashes();
+                self.tell(RunningInput::Here { image: IMAGE, groups });
+            }
+            None if !self.is_late && looking.began.elapsed() >= LOOK_MAX => {
+                self.is_late = true;
+                self.tell(RunningInput::Here { image: IMAGE, groups: Vec::new() });
+            }
+            None => {}
+        }
     }
 
     /// Asks for what somebody has begun to wait for.
@@ -490,8 +582,9 @@ impl Taker {
         // No other one has had this number.
         self.connection = ConnectionId(self.connection.0 + 1);
         let connection = self.connection;
-        self.tell(RunningInput::Connected { connection, known: Vec::new() });
-        self.tell(RunningInput::AddHolder { image: IMAGE, connection, token: Vec::new() });
+        self.tell(RunningInput::Connected { connection });
+        let token = self.token.clone();
+        self.tell(RunningInput::AddHolder { image: IMAGE, connection, token });
         Ok(())
     }
 
@@ -536,8 +629,9 @@ impl Taker {
                     events.push(Event::Group(group, bytes, spent));
                 }
                 RunningOutput::Whole { report, .. } => self.whole = Some(report),
-                RunningOutput::LookUp { group, .. } => {
-                    self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
+                RunningOutput::LookUp { group, hash, .. } => {
+                    let bytes = self.here.read(group, hash);
+                    self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes });
                 }
                 RunningOutput::HolderLost { why, .. } if why != HolderLoss::Disconnected => {
                     events.push(Event::Ended(why));
@@ -665,13 +759,31 @@ impl Taker {
     }
 
     fn refused(&self, why: HolderLoss) -> NodeError {
+        let name = self.name.clone();
+        let has_token = !self.token.is_empty();
+        match why {
+            HolderLoss::Ended(EndReason::NotAllowed) if has_token => {
+                let why = "the token is none of that image, for this node, by one whom that node takes \
+                           tokens of: `pagefork node grant` makes one";
+                return NodeError::NotAllowed { name, why };
+            }
+            HolderLoss::Ended(EndReason::NotAllowed) => {
+                let why = "this node needs a token for it, by `pagefork node grant` there";
+                return NodeError::NotAllowed { name, why };
+            }
+            HolderLoss::Ended(EndReason::Expired) if has_token => {
+                let why = "the token has expired: ask for a new one";
+                return NodeError::NotAllowed { name, why };
+            }
+            _ => {}
+        }
         let reason = match why {
             HolderLoss::Ended(_) => "it has no such image, or not as pages",
             HolderLoss::OtherImage => "what it has under this name is another image",
             HolderLoss::GroupFailed => "it cannot read its own image",
             HolderLoss::Disconnected => "the connection is lost",
         };
-        NodeError::Refused { name: self.name.clone(), reason: reason.to_owned() }
+        NodeError::Refused { name, reason: reason.to_owned() }
     }
 }
 
@@ -690,112 +802,6 @@ fn is_ready(signal: BorrowedFd<'_>) -> Result<bool, NodeError> {
 fn is_raised(signal: BorrowedFd<'_>) -> bool {
     // Without having been raised it would have to wait.
     rustix::io::read(signal, &mut [0; 8]).is_ok()
-}
-
-/// Whether a thread has done all it does.
-#[derive(Debug, Default)]
-struct Ended {
-    has_ended: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Ended {
-    fn set(&self) {
-        *self.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for it, as long as `limit` at most. Returns whether it has.
-    fn wait(&self, limit: Duration) -> bool {
-        let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(has_ended, limit, |has_ended| !*has_ended);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-/// Pages that are being fetched. Dropped, it stops, and nothing more comes: who waits for a page is
-/// told that it is given up. [`RemoteImage`] has an example.
-#[derive(Debug)]
-pub struct PageFetch {
-    thread: Option<JoinHandle<(FetchReport, Result<(), NodeError>)>>,
-    /// Whether the thread has done all it does.
-    ended: Arc<Ended>,
-    stop: Arc<OwnedFd>,
-    sink: Arc<dyn PageSink>,
-}
-
-impl PageFetch {
-    /// Waits until all pages are here.
-    ///
-    /// # Errors
-    /// Why they will not come: [`NodeError::Lost`] if the peer is gone for too long,
-    /// [`NodeError::Protocol`] if it does not keep to the protocol, [`NodeError::Refused`] if it does
-    /// not have the image any more.
-    ///
-    /// # Examples
-    ///
-    /// See [`RemoteImage`].
-    pub fn join(mut self) -> Result<FetchReport, NodeError> {
-        let (report, fetched) = self.end();
-        fetched.map(|()| report)
-    }
-
-    /// Stops it, and says what has come. A node that is being connected to is waited for first, as
-    /// long as [`PageTimes`] say.
-    ///
-    /// # Examples
-    ///
-    /// See [`RemoteImage`]; who needs no report drops it.
-    pub fn stop(mut self) -> FetchReport {
-        self.raise();
-        self.end().0
-    }
-
-    /// As [`PageFetch::stop`], and waits no longer than `limit`: `None` if it has not ended by then. It
-    /// ends all the same.
-    ///
-    /// # Examples
-    ///
-    /// See [`ComingImage::stop_within`](crate::ComingImage::stop_within), which does it.
-    pub fn stop_within(self, limit: Duration) -> Option<FetchReport> {
-        self.raise();
-        match self.ended.wait(limit) {
-            true => Some(self.stop()),
-            false => None,
-        }
-    }
-
-    /// Whether nothing more comes: all is here, or it has failed.
-    ///
-    /// # Examples
-    ///
-    /// See [`RemoteImage`].
-    pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    fn raise(&self) {
-        // It cannot be full: nobody else writes it.
-        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
-    }
-
-    fn end(&mut self) -> (FetchReport, Result<(), NodeError>) {
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(ended)) => ended,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => (FetchReport::default(), Err(NodeError::Stopped)),
-        }
-    }
-}
-
-impl Drop for PageFetch {
-    /// The thread ends by itself: it may be in a system call that waits for a peer.
-    fn drop(&mut self) {
-        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            self.raise();
-            self.sink.give_up(&NodeError::Stopped);
-        }
-    }
 }
 
 #[cfg(test)]

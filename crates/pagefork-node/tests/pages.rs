@@ -47,6 +47,8 @@ struct Memory {
     wanted: Mutex<Vec<u64>>,
     signal: OwnedFd,
     is_given_up: AtomicBool,
+    /// Whether what somebody waits for was looked at.
+    has_asked: AtomicBool,
     installed: AtomicU64,
     /// In which order they came.
     order: Mutex<Vec<u64>>,
@@ -66,9 +68,19 @@ impl Memory {
             wanted: Mutex::default(),
             signal: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
             is_given_up: AtomicBool::new(false),
+            has_asked: AtomicBool::new(false),
             installed: AtomicU64::new(0),
             order: Mutex::default(),
         })
+    }
+
+    /// Waits until somebody has begun to wait for a group, and that is known.
+    fn wait_until_asked(&self) {
+        let begun = Instant::now();
+        while !self.has_asked.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// What a guest does; `None` if it is given up.
@@ -96,7 +108,9 @@ impl PageSink for Memory {
 
     fn take_wanted(&self) -> Vec<u64> {
         let _ = rustix::io::read(&self.signal, &mut [0; 8]);
-        std::mem::take(&mut self.wanted.lock().unwrap())
+        let wanted = std::mem::take(&mut *self.wanted.lock().unwrap());
+        self.has_asked.fetch_or(!wanted.is_empty(), Ordering::SeqCst);
+        wanted
     }
 
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
@@ -390,7 +404,9 @@ fn urgent(place: &str) {
     thread::sleep(Duration::from_millis(300));
     thread::scope(|scope| {
         let guest = scope.spawn(|| memory.assert_is_right(250));
-        thread::sleep(Duration::from_millis(200));
+        memory.wait_until_asked();
+        // It is on its way to the node then.
+        thread::sleep(Duration::from_millis(500));
         is_held.store(false, Ordering::SeqCst);
         guest.join().unwrap();
     });

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::{Attached, Node, Pipe, Relay, SUMS, attach, attach_filled, key, start, sum};
 use pagefork_image::{ImageDraft, ImageStore, PageRuns, SavedCode, TrustedKeys};
 use pagefork_node::{
-    CaptureOptions, ComingImages, FoundImage, MemoryPeer, NodeError, PageTimes, ProgramEnd,
-    ProgramSource, ProgramStart, SharedImage, StartOptions, start_image,
+    CaptureOptions, ComingImage, ComingImages, FoundImage, MemoryPeer, NodeError, PageTimes,
+    ProgramEnd, ProgramSource, ProgramStart, SharedImage, StartOptions, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -136,6 +136,86 @@ fn who_starts_a_coming_image_shares_it_until_it_is_lost_or_nobody_has_it() {
 }
 
 #[test]
+fn of_a_second_image_of_a_program_only_what_differs_travels() {
+    let source = source("like-source", 80);
+    source.peers.0.lock().unwrap().push(("own".to_owned(), {
+        let peer = source.peer.clone();
+        MemoryPeer { key: key(81).public(), ..peer }
+    }));
+    // The same program, with another byte in a page.
+    let full = source.images.load(source.images.find("full").unwrap()).unwrap();
+    let tip = full.chain().tip();
+    let read = |number: usize, start: u64, size: u64| {
+        let mut bytes = vec![0; size as usize];
+        full.chain().read(number, start, &mut bytes).unwrap();
+        bytes
+    };
+    let instances = tip.manifest().instances.iter().enumerate();
+    let mut runs: Vec<Vec<(u64, Vec<u8>)>> = instances
+        .map(|(number, instance)| {
+            let spans = instance.spans.iter();
+            spans.map(|span| (span.start, read(number, span.start, span.size))).collect()
+        })
+        .collect();
+    let largest = runs.iter_mut().flatten().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let middle = largest.1.len() / 2;
+    largest.1[middle] ^= 1;
+    let mut attachments = Vec::new();
+    for (number, attachment) in tip.manifest().attachments.iter().enumerate() {
+        let mut bytes = vec![0; attachment.size as usize];
+        tip.read_attachment(number, 0, &mut bytes).unwrap();
+        attachments.push(bytes);
+    }
+    let pages = PageRuns::new(runs).with_attachments(attachments);
+    let draft = ImageDraft::new(tip.manifest().clone(), &pages).sign_with(&[key(3)]);
+    source.images.set_name("like", source.images.save(draft).unwrap().hash()).unwrap();
+
+    // The first one is in the store, or comes itself.
+    for keep in [true, false] {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-like-{keep}"));
+        let _ = std::fs::remove_dir_all(&path);
+        let images = ImageStore::open(&path).unwrap();
+        let (signers, coming) =
+            (TrustedKeys::from_iter([key(3).public()]), ComingImages::default());
+        let options = StartOptions { keep, ..StartOptions::default() };
+        let start = |name: &str| {
+            let found = coming.start(&source.peer, &key(81), name, &images, &signers, &options);
+            match found.unwrap() {
+                SharedImage::Coming(coming) => Some(coming),
+                SharedImage::Here(_) => None,
+            }
+        };
+        let Some(first) = start("full") else {
+            println!("NOT TESTED: this system does not tell of faults in absent pages");
+            return;
+        };
+        // Nobody waits for a page: that would be asked for before it is known what is here.
+        let finish = |coming: &ComingImage| {
+            let until = Instant::now() + Duration::from_secs(60);
+            while !coming.is_finished() {
+                assert!(Instant::now() < until, "it does not come");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        finish(&first);
+        let second = start("like").expect("it is another one");
+        let image = Arc::clone(second.image());
+        finish(&second);
+        let report = Arc::into_inner(second).expect("nobody else has it").join().unwrap();
+        let head = image.head();
+        // What comes with the head, and the group that differs.
+        assert!(report.plan.here + 80 > head.group_count(), "{report:?}");
+        assert!(report.received < 80 * 16384 + head.group_count() * 600, "{report:?}");
+        let mut bytes = vec![0; head.manifest().data_size as usize];
+        image.read(0, &mut bytes).unwrap();
+        let reader = pagefork_image::ImageReader::of_head(head, Box::new(bytes));
+        images.adopt_pages(&reader).expect("its pages are right");
+        drop((first, coming));
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
+#[test]
 fn what_the_code_of_an_image_takes_is_told_apart() {
     let source = source("code-source", 76);
     source.peers.0.lock().unwrap().push(("own".to_owned(), {
@@ -193,6 +273,11 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
             "for x86-64-v4 processors",
         ),
         ("other", SavedCode { abi: own.abi + 1, ..own.clone() }, "for ABI"),
+        (
+            "delta",
+            SavedCode { processor: "x86-64-v4".to_owned(), ..own.clone() },
+            "for x86-64-v4 processors",
+        ),
         ("full", own, ""),
     ] {
         let mut manifest = tip.manifest().clone();
@@ -200,7 +285,14 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
             instance.code = code.clone();
         }
         let pages = PageRuns::new(manifest.instances.iter().map(|_| Vec::new()).collect());
-        if name != "full" {
+        if name == "delta" {
+            // It comes whole.
+            for (number, instance) in (0..).zip(&mut manifest.instances) {
+                instance.parent_instance = Some(number);
+            }
+            let draft = full.chain().delta(manifest, &pages).unwrap().sign_with(&[key(3)]);
+            source.images.set_name(name, source.images.save(draft).unwrap().hash()).unwrap();
+        } else if name != "full" {
             let draft = ImageDraft::new(manifest, &pages).sign_with(&[key(3)]);
             source.images.set_name(name, source.images.save(draft).unwrap().hash()).unwrap();
         }
@@ -223,7 +315,11 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
             Err(error) => {
                 assert!(matches!(error, NodeError::CodeRefused { .. }), "{error:?}");
                 assert!(error.to_string().contains(complaint), "{error}");
-                assert_eq!(counted.load(Ordering::SeqCst), 1, "nobody asks for the code");
+                // A delta is not to be had page by page, so it is asked for whole.
+                let asked = if name == "delta" { 2 } else { 1 };
+                assert_eq!(counted.load(Ordering::SeqCst), asked, "nobody asks for the code");
+                assert!(relay.carried.load(Ordering::SeqCst) < 64 << 10, "no page has come");
+                assert!(images.images().unwrap().is_empty());
                 assert_eq!(std::fs::read_dir(path.join("code")).unwrap().count(), 0);
             }
         }

@@ -29,6 +29,9 @@ use stalling::{Stall, Stalling};
 
 const URL: &str = "memory:///apart";
 
+/// How long the object store is waited for: an answer that comes at once comes within it.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Longer than any test waits.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
@@ -53,7 +56,7 @@ impl Apart {
     /// As [`Self::new`]; or only the source has the object store.
     fn with(name: &str, is_lazy: bool, is_known: bool) -> Self {
         let service = Arc::new(ThrottledStore::new(InMemory::new(), ThrottleConfig::default()));
-        let timeout = Duration::from_millis(500);
+        let timeout = TIMEOUT;
         let settings = ObjectSettings { timeout, ..ObjectSettings::default() };
         let images = ObjectImages::new(service.clone(), settings).unwrap();
         let apart = Self::in_place(name, is_lazy, is_known, images);
@@ -284,7 +287,7 @@ fn an_object_store_that_stalls_in_the_middle_of_an_upload_is_named_and_the_progr
     for stall in [Stall::Part(1), Stall::PartAndAbort(1), Stall::Completing] {
         let service = Stalling::default();
         service.stall(Some(stall));
-        let timeout = Duration::from_millis(500);
+        let timeout = TIMEOUT;
         let settings = ObjectSettings { timeout, ..ObjectSettings::default() };
         let images = ObjectImages::new(Arc::new(service.clone()), settings).unwrap();
         let name = format!("apart-{}", format!("{stall:?}").replace(['(', ')'], "-"));
@@ -292,7 +295,7 @@ fn an_object_store_that_stalls_in_the_middle_of_an_upload_is_named_and_the_progr
         let why = apart.migrate(URL).unwrap_err();
         assert!(why.contains("it is at its target") && why.contains(URL), "{stall:?}: {why}");
         assert!(why.contains("write images/"), "{stall:?}: {why}");
-        assert!(why.contains("not answered for 500ms"), "{stall:?}: {why}");
+        assert!(why.contains("not answered for 2s"), "{stall:?}: {why}");
         assert!(service.seen().contains(&"part"), "{stall:?}: it was in the middle");
         assert_eq!(images.images().unwrap(), [], "{stall:?}: nothing half-made stays");
         assert!(images.names().unwrap().is_empty());

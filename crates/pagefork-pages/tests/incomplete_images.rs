@@ -15,7 +15,7 @@ mod snapshots;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 use common::*;
@@ -292,4 +292,33 @@ fn as_a_user_without_rights() {
         arriving.serving(|| arriving.assert_memory(&slot, &arriving.memory));
         assert!(arriving.pages.is_whole());
     });
+}
+
+#[test]
+fn what_is_known_of_waits_is_never_longer_than_what_was_waited() {
+    let arriving = Arriving::new();
+    let pages = &arriving.pages;
+    // What one who brings groups can know of it: from when it hears of each until it has brought it.
+    let mut known = Duration::ZERO;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| pages.wait(0..4 * PAGE_GROUP));
+        let mut asked = Vec::new();
+        while asked.is_empty() {
+            asked = pages.take_wanted();
+        }
+        let heard = Instant::now();
+        assert_eq!(asked, [0, 1, 2, 3], "at once");
+        for group in asked {
+            // So that who waits for several does so for long.
+            thread::sleep(Duration::from_millis(2));
+            known += heard.elapsed();
+            arriving.install(group);
+        }
+        waits.join().unwrap().unwrap();
+    });
+    let found = pages.residency();
+    assert!(found.waits == 4 && found.waited >= known, "{found:?}, of which {known:?} are known");
+    // What was here was not waited for.
+    pages.wait(0..4 * PAGE_GROUP).unwrap();
+    assert_eq!(pages.residency(), found);
 }

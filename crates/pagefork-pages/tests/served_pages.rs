@@ -6,11 +6,13 @@ mod common;
 mod matrix;
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use common::*;
 use matrix::*;
 use pagefork_pages::{
-    Absence, Owner, PagesError, Reason, ResetKind, Slot, StrategyConfig, faults_at_touches,
+    Absence, HeldRun, Image, Owner, PagesError, Reason, ResetKind, Slot, StrategyConfig,
+    faults_at_touches, procmaps,
 };
 
 fn case() -> Case {
@@ -236,4 +238,38 @@ mod failures {
             });
         });
     }
+}
+
+/// Every second page of a memory of zeros is another one: they are many, and the maps are few.
+#[test]
+fn many_pages_that_lie_apart_cost_few_maps_and_what_is_between_them_is_zero() {
+    const COUNT: u64 = 3000;
+    let layout = layout();
+    let (root, _) = dense_image(&layout, 0x42, 4 * COUNT * PAGE);
+    let start = layout.base + layout.memories[0].offset + 4 * COUNT * PAGE + PAGE;
+    let bytes = Arc::new(pattern(7, COUNT * PAGE));
+    let runs: Vec<HeldRun> = (0..COUNT)
+        .map(|number| HeldRun {
+            offset: start + 2 * number * PAGE,
+            bytes: Arc::clone(&bytes),
+            part: (number * PAGE) as usize..((number + 1) * PAGE) as usize,
+        })
+        .collect();
+    let extents = std::iter::once(layout.image_start..start + 2 * COUNT * PAGE).collect();
+    let image = Image::of_shared_changes(&root, "apart", extents, &runs).unwrap();
+    assert!(image.parent().is_some(), "it is a branch");
+    let size = (start - layout.base).next_multiple_of(WASM_PAGE) + 3 * COUNT * PAGE;
+    let size = size.next_multiple_of(WASM_PAGE);
+    let case = Case::new("apart", layout, image, (size, size + MIB));
+    let before = procmaps::read().unwrap().len();
+    let Some(mut slot) = served(&case) else { return };
+    let maps = procmaps::read().unwrap().len() - before;
+    assert!(maps < 40, "{maps} maps");
+    for round in 0..2u8 {
+        slot.enter();
+        write(&slot, start + PAGE, &[round + 1; 9]);
+        write(&slot, start + 2 * PAGE, &[round + 1; 9]);
+        slot.reset_for(Owner(7)).unwrap();
+    }
+    case.assert_fresh(&slot, &strategies(ResetKind::Fault), "at the end");
 }

@@ -106,6 +106,10 @@ pub(crate) struct ComingArguments {
     )]
     pub(crate) fetch_ahead: Vec<FetchLayer>,
 
+    /// Show the node of an image the token in FILE, as `node grant` has printed it there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token: Option<PathBuf>,
+
     /// Say on standard error, at the end, what came of an image of another node, when and why
     #[arg(long)]
     pub(crate) report: bool,

@@ -25,7 +25,7 @@ pub(crate) use common::{
 pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};
 pub(crate) use node::{
-    LostArguments, MigrateArguments, NodeAction, NodeArguments, NodeRunArguments,
+    GrantArguments, LostArguments, MigrateArguments, NodeAction, NodeArguments, NodeRunArguments,
     NodeSnapshotArguments, NodeStartArguments, SecondArgument, TrustArguments,
 };
 pub(crate) use run::{ProfileFormat, RunArguments};

@@ -33,12 +33,17 @@ pub(crate) enum NodeAction {
         /// The node
         name: String,
     },
+    /// Print a token by which a node may have an image of this one for a while, and no other
+    Grant(GrantArguments),
     /// Serve the images of a store to the nodes that may have them, until the process ends
     Serve {
         /// Where to listen: for TLS over TCP, or for QUIC at quic://ADDRESS:PORT; can be given more than
         /// once
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7410")]
         addr: Vec<NodeAddress>,
+
+        #[command(flatten)]
+        tokens: TokensArguments,
 
         #[command(flatten)]
         store: StoreArguments,
@@ -139,6 +144,36 @@ pub(crate) struct LostArguments {
     pub(crate) node_timeout: Duration,
 }
 
+/// Whether tokens count.
+#[derive(Args)]
+pub(crate) struct TokensArguments {
+    /// Give images also to nodes that are not known and show a token of `node grant`: whoever connects is
+    /// let in as far as to show one
+    #[arg(long)]
+    pub(crate) tokens: bool,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "The node shows it by `--token FILE`, where FILE is what was printed, if this one \
+                        serves with `--tokens`."
+)]
+pub(crate) struct GrantArguments {
+    /// The image, as it is now: its name, its hash, or four or more of the hash's first digits
+    pub(crate) image: String,
+
+    /// Who may have it: a node that is known, or a node key as `node init` prints it
+    #[arg(long = "for", value_name = "NODE|KEY")]
+    pub(crate) holder: String,
+
+    /// For how long
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h")]
+    pub(crate) expires: Duration,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+}
+
 #[derive(Args)]
 pub(crate) struct NodeRunArguments {
     /// Where to listen: for TLS over TCP, or for QUIC at quic://ADDRESS:PORT; can be given more than once
@@ -167,6 +202,9 @@ pub(crate) struct NodeRunArguments {
     /// End each program that has run this long
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) tokens: TokensArguments,
 
     #[command(flatten)]
     pub(crate) lost: LostArguments,

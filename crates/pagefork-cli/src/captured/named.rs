@@ -83,6 +83,10 @@ impl NamedImage {
             fetched.connections,
         ));
         output::say(format_args!(
+            "{name}: {} groups did not travel: other images have them here",
+            fetched.plan.here,
+        ));
+        output::say(format_args!(
             "{name}: {} groups were waited for, {} in all",
             residency.waits,
             milliseconds(residency.waited),

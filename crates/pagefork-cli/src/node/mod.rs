@@ -7,6 +7,8 @@ mod known;
 mod run;
 /// Programs at nodes.
 mod programs;
+/// Tokens for images.
+mod tokens;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,7 +36,10 @@ pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
         NodeAction::Trust(arguments) => trust(arguments),
         NodeAction::Ls => ls(),
         NodeAction::Forget { name } => KnownNodes::change(|nodes| nodes.remove(name)),
-        NodeAction::Serve { addr, store } => return serve(addr, store.store.as_deref()),
+        NodeAction::Grant(arguments) => tokens::grant(arguments),
+        NodeAction::Serve { addr, tokens, store } => {
+            return serve(addr, tokens.tokens, store.store.as_deref());
+        }
         NodeAction::Run(arguments) => return run::run(arguments),
         NodeAction::Start(arguments) => return programs::start(arguments),
         NodeAction::Ps { node } => programs::list(node.as_deref()),
@@ -87,7 +92,8 @@ pub(crate) fn start(
     };
     let recall = arguments.has(FetchLayer::Recorded);
     let observe = Arc::new(observe);
-    let options = StartOptions { plan, times, recall, observe, ..StartOptions::default() };
+    let token = arguments.token.as_deref().map_or(Ok(Vec::new()), tokens::read)?;
+    let options = StartOptions { plan, times, recall, token, observe, ..StartOptions::default() };
     match start_image(&peer, &own, image, images, &signers, &options) {
         Ok(FoundImage::Here(image)) => {
             if arguments.report {
@@ -146,9 +152,13 @@ fn ls() -> Result<(), String> {
     output::print(show::table(&rows, &[]))
 }
 
-fn serve(addresses: &[NodeAddress], store: Option<&Path>) -> Result<ExitCode, String> {
+fn serve(
+    addresses: &[NodeAddress],
+    takes_tokens: bool,
+    store: Option<&Path>,
+) -> Result<ExitCode, String> {
     let images = captured::open(store)?;
-    listen(addresses, images, serve_options()?, "images are served")
+    listen(addresses, images, serve_options(takes_tokens)?, "images are served")
 }
 
 /// Serves at all of these addresses, and says where `what` is done.
@@ -169,9 +179,13 @@ fn listen(
     server.run()
 }
 
-/// How images are served to the nodes that may have them.
-fn serve_options() -> Result<ServeOptions, String> {
-    let mut options = ServeOptions::new(keys::of_node()?);
+/// How images are served to the nodes that may have them, those with tokens of this node among them if
+/// it `takes_tokens`.
+fn serve_options(takes_tokens: bool) -> Result<ServeOptions, String> {
+    let key = keys::of_node()?;
+    let issuer = takes_tokens.then(|| key.public());
+    let mut options = ServeOptions::new(key);
+    options.issuers = TrustedKeys::from_iter(issuer);
     // A node that is known, or not any more, while this one serves, counts at its next connection.
     options.access = Arc::new(|key| match KnownNodes::read() {
         Ok(nodes) => nodes.may_fetch(key),

@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
     };
     options.start = StartOptions { times, observe: Arc::new(observe), ..StartOptions::default() };
     options.say = Arc::new(|text| output::say(text));
-    let mut serve = super::serve_options()?;
+    let mut serve = super::serve_options(arguments.tokens.tokens)?;
     serve.programs = Some(ProgramNode::new(options)?);
     super::listen(&arguments.addr, images, serve, "programs are run")
 }

@@ -1,9 +1,10 @@
-//! What is killed, and when, is chosen: after each record of TLS that two nodes send each other while a program
-//! moves, one of them, or the line between them. Whatever a node writes to its disk, it does between two of
-//! these.
+//! What is killed, and when, is chosen: before each record of TLS, or datagram of QUIC, that two nodes send each
+//! other while a program moves, one of them, or the line between them. Whatever a node writes to its disk, it does
+//! between two of these.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -71,6 +72,48 @@ impl Records {
 
     /// A line to a node. Returns where it begins.
     fn line(self: &Arc<Self>, to: &str) -> String {
+        match to.strip_prefix("quic://") {
+            Some(to) => self.line_of_datagrams(to.parse().unwrap()),
+            None => self.line_of_records(to),
+        }
+    }
+
+    /// Each who connects has a way of its own, which is cut for good when it is too old.
+    fn line_of_datagrams(self: &Arc<Self>, to: SocketAddr) -> String {
+        let near = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+        let address = format!("quic://{}", near.local_addr().unwrap());
+        let records = Arc::clone(self);
+        thread::spawn(move || {
+            let mut ways = HashMap::<SocketAddr, (u64, Arc<UdpSocket>)>::new();
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok((count, from)) = near.recv_from(&mut bytes) {
+                let (age, far) = ways.entry(from).or_insert_with(|| {
+                    let far = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+                    far.connect(to).unwrap();
+                    let age = records.state().age;
+                    let (near, back, records) =
+                        (Arc::clone(&near), Arc::clone(&far), Arc::clone(&records));
+                    thread::spawn(move || {
+                        let mut bytes = vec![0; 1 << 16];
+                        loop {
+                            // Nobody listens while a node is started anew.
+                            let Ok(count) = back.recv(&mut bytes) else { continue };
+                            if records.pass(age) {
+                                let _ = near.send_to(&bytes[..count], from);
+                            }
+                        }
+                    });
+                    (age, far)
+                });
+                if records.pass(*age) {
+                    let _ = far.send(&bytes[..count]);
+                }
+            }
+        });
+        address
+    }
+
+    fn line_of_records(self: &Arc<Self>, to: &str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (records, to) = (Arc::clone(self), to.to_owned());
@@ -127,8 +170,8 @@ enum Fate {
 }
 
 impl Pair {
-    fn new(name: &str) -> Self {
-        let nodes = ["a", "b"].map(|which| Mortal::new(&format!("{name}-{which}"), false));
+    fn new(name: &str, is_quic: bool) -> Self {
+        let nodes = ["a", "b"].map(|which| Mortal::new(&format!("{name}-{which}"), is_quic));
         let records = Arc::<Records>::default();
         let [a, b] = [0, 1].map(|which| records.line(&nodes[which].address));
         know(&nodes, [&b, &a]);
@@ -201,9 +244,9 @@ impl Pair {
     }
 }
 
-/// Every `stride`th record, from the first on.
-fn walk(name: &str, rounds: u32, victim: Victim, stride: usize) {
-    let mut pair = Pair::new(&format!("{name}-{victim:?}-{rounds}").to_lowercase());
+/// Every `stride`th record or datagram, from the first on.
+fn walk(name: &str, rounds: u32, victim: Victim, is_quic: bool, stride: usize) {
+    let mut pair = Pair::new(&format!("{name}-{victim:?}-{rounds}").to_lowercase(), is_quic);
     let (fate, count) = pair.migrate(rounds, victim, None).expect("nothing is in its way");
     assert_eq!(fate, Fate::Moved);
     assert!(count > 8, "{count} records");
@@ -218,13 +261,14 @@ fn walk(name: &str, rounds: u32, victim: Victim, stride: usize) {
     assert_eq!(fates[0] == Fate::Lost, victim == Victim::Source, "{fates:?}");
 }
 
-/// Every second record.
+/// Every second record, and some datagrams.
 #[test]
 fn whatever_ends_at_a_step_of_a_migration_there_is_one_of_a_program_at_most() {
     thread::scope(|scope| {
         for (victim, rounds) in [(Victim::Source, 1), (Victim::Target, 1), (Victim::Line, 0)] {
-            scope.spawn(move || walk("killed-at", rounds, victim, 2));
+            scope.spawn(move || walk("killed-at", rounds, victim, false, 2));
         }
+        scope.spawn(|| walk("killed-at-quic", 0, Victim::Source, true, 9));
     });
 }
 
@@ -234,7 +278,8 @@ fn whatever_ends_at_each_step_of_a_migration_there_is_one_of_a_program_at_most()
     for rounds in [0, 1, 2] {
         thread::scope(|scope| {
             for victim in [Victim::Source, Victim::Target, Victim::Line] {
-                scope.spawn(move || walk("killed-each", rounds, victim, 1));
+                scope.spawn(move || walk("killed-each", rounds, victim, false, 1));
+                scope.spawn(move || walk("killed-each-quic", rounds, victim, true, 8));
             }
         });
     }

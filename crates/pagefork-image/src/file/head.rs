@@ -136,6 +136,38 @@ impl ImageHead {
         }
     }
 
+    /// What stands for group `index` in the tree, if these are its bytes. Of other places the same bytes
+    /// have other ones.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] if the group has not that many bytes, or there is no such group.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    /// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// let pages = PageRuns::new(vec![vec![(0, vec![7; 1 << 20])]]);
+    /// let mut file = std::io::Cursor::new(Vec::new());
+    /// ImageDraft::new(manifest, &pages).write(&mut file)?;
+    /// let image = ImageReader::open(Box::new(file.into_inner()), &ImageLimits::default())?;
+    /// let head = ImageHead::read(&image)?;
+    ///
+    /// let leaves = image.leaves(3..5)?;
+    /// assert_eq!(leaves, [head.leaf(3, &[7; 16384])?, head.leaf(4, &[7; 16384])?]);
+    /// assert_ne!(leaves[0], leaves[1]);
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn leaf(&self, index: u64, bytes: &[u8]) -> Result<ContentHash, ImageError> {
+        if bytes.is_empty() || bytes.len() as u64 != self.group_size(index) {
+            return Err(ImageError::damaged(format!("group {index} has not so many bytes")));
+        }
+        let leaf = tree::hash_group(self.manifest.data_size, index, bytes);
+        Ok(ContentHash::from_bytes(leaf))
+    }
+
     /// Checks that `bytes` are group `index`.
     ///
     /// # Errors

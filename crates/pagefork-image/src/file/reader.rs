@@ -226,6 +226,28 @@ impl ImageReader {
         Ok(GroupProof { neighbours: places.map(neighbour).collect::<Result<_, _>>()? })
     }
 
+    /// What stands for groups in the tree, as the index has it, which is not checked. [`ImageHead::leaf`]
+    /// has an example.
+    ///
+    /// # Errors
+    /// [`ImageError::Invalid`] if there are no such groups; [`ImageError::Io`].
+    pub fn leaves(&self, groups: Range<u64>) -> Result<Vec<ContentHash>, ImageError> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.check_group(groups.end - 1)?;
+        if self.group_count() == 1 {
+            // There is no index: the group is all there is.
+            return Ok(vec![self.manifest.root]);
+        }
+        let size = ContentHash::SIZE as u64;
+        let mut bytes = vec![0; ((groups.end - groups.start) * size) as usize];
+        let place = self.header.index_start() + groups.start * size;
+        read_part(&*self.bytes, &mut bytes, place, "index")?;
+        let leaves = bytes.as_chunks::<{ ContentHash::SIZE }>().0;
+        Ok(leaves.iter().map(|leaf| ContentHash::from_bytes(*leaf)).collect())
+    }
+
     fn check_group(&self, index: u64) -> Result<(), ImageError> {
         let count = self.group_count();
         match index < count {

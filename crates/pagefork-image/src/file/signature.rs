@@ -120,7 +120,7 @@ impl FromStr for PublicKey {
 ///
 /// let key = SecretKey::from_seed([7; 32]).public();
 /// assert!(TrustedKeys::from_iter([key]).contains(&key));
-/// assert!(!TrustedKeys::default().contains(&key));
+/// assert!(!TrustedKeys::default().contains(&key) && TrustedKeys::default().is_empty());
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TrustedKeys(BTreeSet<PublicKey>);
@@ -129,6 +129,11 @@ impl TrustedKeys {
     /// Whether a key is trusted.
     pub fn contains(&self, key: &PublicKey) -> bool {
         self.0.contains(key)
+    }
+
+    /// Whether no key is trusted.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

@@ -1,10 +1,12 @@
 //! The files of a store: how they are written, named, opened and locked.
 
+use std::cmp::Reverse;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::base::bytes::FileBytes;
 use crate::base::error::ImageError;
@@ -251,6 +253,23 @@ impl Directory {
             hashes.extend(name.to_str().and_then(|name| name.parse::<ContentHash>().ok()));
         }
         hashes.sort_unstable();
+        Ok(hashes)
+    }
+
+    /// The hashes that are names of files, those first that came last, `count` at most.
+    pub(super) fn list_newest(
+        &self,
+        kind: Kind,
+        count: usize,
+    ) -> Result<Vec<ContentHash>, ImageError> {
+        let came = |hash: &ContentHash| {
+            let metadata = fs::metadata(self.file(kind, *hash));
+            // One that is gone meanwhile comes last.
+            metadata.and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+        };
+        let mut hashes = self.list(kind)?;
+        hashes.sort_by_cached_key(|hash| Reverse(came(hash)));
+        hashes.truncate(count);
         Ok(hashes)
     }
 

@@ -414,6 +414,28 @@ impl ImageStore {
         self.directory.list(Kind::Image)
     }
 
+    /// The hashes of images, those first that came last, `count` at most.
+    ///
+    /// # Errors
+    /// [`ImageError::Io`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-newest-{}", std::process::id()));
+    /// let store = ImageStore::open(&path)?;
+    /// let image = store.save(ImageDraft::new(Manifest::default(), &PageRuns::default()))?;
+    /// assert_eq!(store.newest_images(8)?, [image.hash()]);
+    /// assert_eq!(store.newest_images(0)?, []);
+    /// # std::fs::remove_dir_all(path).unwrap();
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn newest_images(&self, count: usize) -> Result<Vec<ContentHash>, ImageError> {
+        self.directory.list_newest(Kind::Image, count)
+    }
+
     /// The hashes of all code images, ascending.
     ///
     /// # Errors

@@ -349,9 +349,10 @@ fn a_program_that_rests_goes_on_by_nobodys_job_but_who_decides_that() {
     rests();
     // What was given up before it began, and begins later.
     let (started, has_started) = mpsc::channel();
+    let (ends, may_end) = mpsc::channel();
     let long = move |_: &mut ReadyProgram| {
         started.send(()).unwrap();
-        thread::sleep(Duration::from_millis(100));
+        may_end.recv().unwrap();
         (AfterRest::AsBefore, ())
     };
     let other = Arc::clone(&program);
@@ -359,6 +360,7 @@ fn a_program_that_rests_goes_on_by_nobodys_job_but_who_decides_that() {
     has_started.recv().unwrap();
     let given_up = program.at_rest(Duration::ZERO, |_| (AfterRest::GoesOn, ()));
     assert!(given_up.unwrap_err().contains("did not come to rest"));
+    ends.send(()).unwrap();
     waits.join().unwrap();
     rests();
     // Who decides it.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
 
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use pagefork_image::{

@@ -119,7 +119,8 @@ pub struct ResidencyCounts {
     pub poisoned: u64,
     /// How often one was needed that was not here.
     pub waits: u64,
-    /// How long threads have waited, all together.
+    /// How long threads have waited for each of these, all together: one that waits for several at once
+    /// waits for each.
     pub waited: Duration,
 }
 
@@ -421,12 +422,18 @@ impl IncompletePages {
         assert!(range.end <= self.size, "{range:#x?} lies outside of {:#x} bytes", self.size);
         self.check_process()?;
         let groups = range.start / PAGE_GROUP..(range.end - 1) / PAGE_GROUP + 1;
+        // Before anybody can know of it, so that no part of a wait is longer than the wait.
+        let began = Instant::now();
         // All at once, so that they take one round trip.
-        let asked = groups.clone().filter(|group| self.ask(*group)).count();
-        if asked > 0 {
+        let (mut awaited, mut is_new) = (Vec::new(), false);
+        for group in groups.filter(|group| !self.is_present(*group)) {
+            is_new |= self.ask(group);
+            awaited.push(group);
+        }
+        if is_new {
             self.wanted.raise();
         }
-        groups.into_iter().try_for_each(|group| self.wait_for(group))
+        awaited.into_iter().try_for_each(|group| self.wait_for(group, began))
     }
 
     /// Waits for bytes and reads them.
@@ -476,10 +483,14 @@ impl IncompletePages {
     pub(crate) fn wait_in_handler(&self, offset: u64) -> Result<(), AbsentPage> {
         let group = offset / PAGE_GROUP;
         self.check_process()?;
+        let began = Instant::now();
+        if self.is_present(group) {
+            return Ok(());
+        }
         if self.ask(group) {
             self.wanted.raise();
         }
-        self.wait_for(group)
+        self.wait_for(group, began)
     }
 
     /// Asks for a group unless it is here or was asked for.
@@ -491,12 +502,9 @@ impl IncompletePages {
         self.residency.want(group)
     }
 
-    fn wait_for(&self, group: u64) -> Result<(), AbsentPage> {
-        if self.residency.state(group) == Presence::Present {
-            return Ok(());
-        }
-        let began = Instant::now();
-        let waited = self.residency.wait(group, began + self.patience);
+    /// Waits for a group that was not here when this began.
+    fn wait_for(&self, group: u64, began: Instant) -> Result<(), AbsentPage> {
+        let waited = self.residency.wait(group, Instant::now() + self.patience);
         self.waited_nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         waited.map_err(|missed| {
             let why = match missed {

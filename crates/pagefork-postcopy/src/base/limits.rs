@@ -26,7 +26,8 @@ pub struct ServeLimits {
     pub bytes_in_flight: usize,
     /// Images that are open at once, those that are being looked for included: 64 by default.
     pub images: u32,
-    /// Hashes of groups that the peer may say it has: 65,536 by default, 32 bytes each.
+    /// Hashes of groups that the peer may have said it has, and not taken back: 65,536 by default, 32
+    /// bytes each.
     pub known_groups: u32,
     /// After this time in which nothing comes, or nothing is taken, the peer is left: 60 s by
     /// default.

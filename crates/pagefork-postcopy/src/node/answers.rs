@@ -15,9 +15,6 @@ use crate::wire::body::GroupBody;
 use crate::wire::frame::Lane;
 use crate::wire::message::{GroupRange, Message, Priority};
 
-/// Hashes that go in one message.
-const HASHES_MAX: usize = 512;
-
 /// Leases that are shorter are not renewed.
 const LEASE_MIN_MS: u64 = 2000;
 
@@ -42,13 +39,7 @@ impl RunningNode {
         let number = match message {
             Message::Farewell { text } => return Err(ProtocolError::PeerLeft(text)),
             Message::Welcome(welcome) if is_first => {
-                let known_max = welcome.known_groups as usize;
                 link.greeted(welcome, now.at);
-                let known: Vec<ContentHash> = link.known.drain(..).take(known_max).collect();
-                link.told.extend(&known);
-                for hashes in known.chunks(HASHES_MAX) {
-                    self.send(connection, &Message::Have { hashes: hashes.to_vec() });
-                }
                 return Ok(());
             }
             _ if is_first => {
@@ -276,7 +267,19 @@ impl RunningNode {
         }
         link.answered();
         self.arrived(key, group, bytes, asked, now);
+        self.need_not(key, connection, group);
         Ok(())
+    }
+
+    /// A group is here: its peer need not have in mind what else it could have been.
+    fn need_not(&mut self, key: ImageKey, connection: ConnectionId, group: u64) {
+        let image = self.images.get_mut(&key);
+        let Some(hashes) = image.and_then(|image| image.here.remove(&group)) else { return };
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        let hashes = link.need_not(&hashes);
+        if !hashes.is_empty() {
+            self.send(connection, &Message::Lack { hashes });
+        }
     }
 
     /// A group was verified.
@@ -315,13 +318,18 @@ impl RunningNode {
             Some((*connection, name, asked.look_up.clone()?))
         });
         let Some((connection, name, (hash, proof))) = place else { return };
-        let bytes = bytes.filter(|bytes| ContentHash::of(bytes) == hash);
+        // What is not what it was said to be is not here.
+        let bytes = bytes.filter(|bytes| head.leaf(group, bytes).is_ok_and(|leaf| leaf == hash));
         let is_right = |bytes: &Vec<u8>| head.verify_group(group, bytes, &proof).is_ok();
         match bytes {
             Some(bytes) if is_right(&bytes) => {
                 let link = self.links.get_mut(&connection);
                 let asked = link.and_then(|link| link.asked.remove(&name));
+                if let Some((_, planner)) = self.planner(key) {
+                    planner.was_here(group);
+                }
                 self.arrived(key, group, bytes, asked, now);
+                self.need_not(key, connection, group);
             }
             Some(_) => {
                 let why = ProtocolError::WrongGroup { image: head.hash().to_string(), group };
@@ -329,15 +337,21 @@ impl RunningNode {
             }
             None => {
                 let link = self.links.get_mut(&connection);
-                let asked = link.and_then(|link| link.asked.get_mut(&name));
-                let Some(asked) = asked else { return };
+                let Some(link) = link else { return };
+                let hashes = link.lacks(&[hash]);
+                let Some(asked) = link.asked.get_mut(&name) else { return };
                 // What the peer has said before it hears of that is no lie.
                 (asked.look_up, asked.is_lacking) = (None, true);
                 let priority = match asked.urgent_since {
                     Some(_) => Priority::Urgent,
                     None => Priority::Planned,
                 };
-                self.send(connection, &Message::Lack { hashes: vec![hash] });
+                if let Some(image) = self.images.get_mut(&key) {
+                    image.here.remove(&group);
+                }
+                if !hashes.is_empty() {
+                    self.send(connection, &Message::Lack { hashes });
+                }
                 let groups = vec![GroupRange { first: group, count: 1 }];
                 self.send(connection, &Message::Ask { image: name.0, priority, groups });
             }

@@ -21,6 +21,8 @@ pub(crate) struct FetchedImage {
     pub(crate) holders: BTreeMap<ConnectionId, Holder>,
     /// Groups that guests wait for, and until when.
     pub(crate) waits: BTreeMap<u64, Instant>,
+    /// What would stand in its tree for contents that are here, by group.
+    pub(crate) here: BTreeMap<u64, Vec<ContentHash>>,
     /// Whether it has ever had a holder.
     pub(crate) had_holder: bool,
     /// Whether its caller was told that nobody has it.
@@ -86,6 +88,7 @@ impl FetchedImage {
             open: None,
             holders: BTreeMap::new(),
             waits: BTreeMap::new(),
+            here: BTreeMap::new(),
             had_holder: false,
             is_stranded: false,
         }

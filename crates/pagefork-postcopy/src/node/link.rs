@@ -10,6 +10,12 @@ use crate::node::running::ImageKey;
 use crate::wire::frame::{FrameDecoder, Lane};
 use crate::wire::message::Welcome;
 
+/// Hashes that go in one message.
+const HASHES_MAX: usize = 512;
+
+/// So many hashes that a peer need not have in mind go together.
+const UNNEEDED_MAX: usize = 256;
+
 /// A connection to a memory node.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -22,10 +28,12 @@ pub(crate) struct Link {
     pub(crate) asked: BTreeMap<(u32, u64), AskedGroup>,
     /// Images that are not open yet, or whose head is not here.
     pub(crate) opening: u32,
-    /// Hashes of groups that this node has, which the peer is told when it says how many.
-    pub(crate) known: Vec<ContentHash>,
-    /// Those that it was told.
+    /// What the peer was ever told that this node has.
     pub(crate) told: HashSet<ContentHash>,
+    /// Of these, what the peer has in mind.
+    minded: HashSet<ContentHash>,
+    /// Of these, what it need not have in mind any more, and is to be told so.
+    unneeded: Vec<ContentHash>,
     /// Since when it owes something without having answered anything.
     pub(crate) owes_since: Option<Instant>,
     /// When something was sent last.
@@ -63,7 +71,7 @@ impl AskedGroup {
 }
 
 impl Link {
-    pub(crate) fn new(known: Vec<ContentHash>, now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             decoders: Lane::ALL.map(|lane| (lane, FrameDecoder::default())).into(),
             welcome: None,
@@ -71,13 +79,47 @@ impl Link {
             next_number: 0,
             asked: BTreeMap::new(),
             opening: 0,
-            known,
             told: HashSet::new(),
+            minded: HashSet::new(),
+            unneeded: Vec::new(),
             owes_since: Some(now),
             spoke: now,
             connected: now,
             round_trip: Duration::ZERO,
         }
+    }
+
+    /// Of hashes of contents that are here, those that the peer is to be told: it does not have them in
+    /// mind, and has room for them.
+    pub(crate) fn have(&mut self, here: impl Iterator<Item = ContentHash>) -> Vec<ContentHash> {
+        let limit = self.welcome.as_ref().map_or(0, |welcome| welcome.known_groups) as usize;
+        let mut hashes = Vec::new();
+        for hash in here {
+            if self.minded.len() < limit && hashes.len() < HASHES_MAX && self.minded.insert(hash) {
+                self.told.insert(hash);
+                hashes.push(hash);
+            }
+        }
+        hashes
+    }
+
+    /// The peer need not have these in mind any more. Gives what it is to be told of that, once that is
+    /// enough for a message.
+    pub(crate) fn need_not(&mut self, hashes: &[ContentHash]) -> Vec<ContentHash> {
+        self.unneeded.extend(hashes.iter().filter(|hash| self.minded.contains(hash)));
+        // Where few fit, they make room sooner.
+        if self.unneeded.len() < UNNEEDED_MAX.min(self.minded.len() / 2) {
+            return Vec::new();
+        }
+        self.lacks(&[])
+    }
+
+    /// The peer is to have these in mind no longer. Gives all that it is to be told of that.
+    pub(crate) fn lacks(&mut self, hashes: &[ContentHash]) -> Vec<ContentHash> {
+        let mut hashes: Vec<ContentHash> =
+            hashes.iter().copied().chain(self.unneeded.drain(..)).collect();
+        hashes.retain(|hash| self.minded.remove(hash));
+        hashes
     }
 
     /// Groups that may be asked for and not answered, `limit` at most.

@@ -1,13 +1,13 @@
 //! The side of a memory node: it gives one peer the images that it may have, within limits.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagefork_image::{ContentHash, GROUP_SIZE, GroupProof, ImageHead, PublicKey, TrustedKeys};
 
-use crate::base::error::ProtocolError;
+use crate::base::error::{ProtocolError, TokenError};
 use crate::base::limits::ServeLimits;
 use crate::base::moment::{Moment, earlier};
 use crate::node::backlog::Backlog;
@@ -30,8 +30,13 @@ const HEAD_PART: usize = 16 << 10;
 pub enum PeerAccess {
     /// All of them, with leases: a node that is trusted.
     All,
-    /// Those for which it has a token that one of these keys has signed.
-    Tokens(TrustedKeys),
+    /// Some, and those for which it shows a token.
+    Some {
+        /// What it may have without one, with leases.
+        images: BTreeSet<ContentHash>,
+        /// Whose tokens count.
+        issuers: TrustedKeys,
+    },
 }
 
 /// An image that a memory node can give. [`MemoryNode`] has an example.
@@ -98,6 +103,14 @@ pub enum MemoryOutput {
         /// The group.
         group: u64,
     },
+    /// The peer has shown a token for this image, which counts until then, whatever becomes of the
+    /// connection.
+    Shown {
+        /// The image.
+        hash: ContentHash,
+        /// Until when; `None` if that is farther off than the clock goes.
+        until: Option<Instant>,
+    },
     /// The peer depends on an image until then, whatever becomes of the connection.
     Leased {
         /// The image.
@@ -144,7 +157,7 @@ pub enum MemoryOutput {
 /// runner.handle(RunningInput::Open { image: key, name: "counter".into(), hash: None,
 ///     plan: FetchPlan::default() }, now);
 /// let holder = RunningInput::AddHolder { image: key, connection, token: Vec::new() };
-/// let mut to_runner = runner.handle(RunningInput::Connected { connection, known: Vec::new() }, now);
+/// let mut to_runner = runner.handle(RunningInput::Connected { connection }, now);
 /// to_runner.extend(runner.handle(holder, now));
 ///
 /// let mut groups = 0;
@@ -216,8 +229,7 @@ enum OpenImage {
     Resolving { name: String, token: Option<ImageToken>, head: Option<ContentHash> },
     /// It is there.
     Open {
-        hash: ContentHash,
-        groups: u64,
+        head: Arc<ImageHead>,
         rights: TokenRights,
         /// When the token expires.
         token_until: Option<Instant>,
@@ -286,7 +298,7 @@ impl MemoryNode {
     /// Whether the peer has opened an image with the right to take its instance over.
     pub fn may_take_over(&self, image: ContentHash) -> bool {
         self.images.values().any(|open| match open {
-            OpenImage::Open { hash, rights, .. } => *hash == image && rights.take_over,
+            OpenImage::Open { head, rights, .. } => head.hash() == image && rights.take_over,
             OpenImage::Resolving { .. } => false,
         })
     }
@@ -445,11 +457,15 @@ impl MemoryNode {
         // Nothing is looked for, and nothing is told, before the token was checked.
         let token = match &self.access {
             PeerAccess::All => None,
-            PeerAccess::Tokens(issuers) => {
+            PeerAccess::Some { images, .. } if token.is_empty() && !images.is_empty() => None,
+            PeerAccess::Some { issuers, .. } => {
                 match ImageToken::check(token, issuers, &self.peer, now.unix_s) {
                     Ok(token) => Some(token),
-                    Err(_) => {
-                        let why = EndReason::NotAllowed;
+                    Err(error) => {
+                        let why = match error {
+                            TokenError::Expired => EndReason::Expired,
+                            _ => EndReason::NotAllowed,
+                        };
                         self.send(Lane::Control, &Message::Ended { image, why });
                         return Ok(());
                     }
@@ -467,9 +483,10 @@ impl MemoryNode {
         else {
             return;
         };
-        let is_allowed = |hash| match token {
-            Some(token) => token.check_subject(name, hash).is_ok(),
-            None => true,
+        let is_allowed = |hash| match (token, &self.access) {
+            (Some(token), _) => token.check_subject(name, hash).is_ok(),
+            (None, PeerAccess::All) => true,
+            (None, PeerAccess::Some { images, .. }) => images.contains(&hash),
         };
         let token_until = token.as_ref().map(|token| now.until_unix(token.expires_unix_s));
         let served = match found {
@@ -477,7 +494,12 @@ impl MemoryNode {
             None if token.is_some() => return self.end(image, EndReason::NotAllowed),
             None => return self.end(image, EndReason::NotFound),
             Some(served) if !is_allowed(served.head.hash()) => {
-                return self.end(image, EndReason::NotAllowed);
+                let why = match token {
+                    Some(_) => EndReason::NotAllowed,
+                    // What it may not have is not there for it.
+                    None => EndReason::NotFound,
+                };
+                return self.end(image, why);
             }
             Some(served) => served,
         };
@@ -488,12 +510,14 @@ impl MemoryNode {
             Some(token) => token.rights,
             None => TokenRights { lease: true, take_over: true },
         };
+        if let Some(until) = token_until {
+            self.output.push(MemoryOutput::Shown { hash: served.head.hash(), until });
+        }
         let is_known = *known == Some(served.head.hash());
         let groups = served.head.group_count();
         let hash = served.head.hash();
         let mut open = OpenImage::Open {
-            hash,
-            groups,
+            head: Arc::clone(&served.head),
             rights,
             token_until: token_until.flatten(),
             lease_until: None,
@@ -531,14 +555,14 @@ impl MemoryNode {
 
     /// Gives an image a lease from now on, if its token does. Gives its time in milliseconds.
     fn lease(&mut self, open: &mut OpenImage, now: Moment) -> u64 {
-        let OpenImage::Open { hash, rights, token_until, lease_until, .. } = open else { return 0 };
+        let OpenImage::Open { head, rights, token_until, lease_until } = open else { return 0 };
         if !rights.lease {
             return 0;
         }
         let until = now.at + self.limits.lease;
         let until = token_until.map_or(until, |token| token.min(until));
         *lease_until = Some(until);
-        self.output.push(MemoryOutput::Leased { hash: *hash, until });
+        self.output.push(MemoryOutput::Leased { hash: head.hash(), until });
         // A lease that ends in this very moment is still one.
         (until - now.at).max(Duration::from_millis(1)).as_millis() as u64
     }
@@ -558,7 +582,7 @@ impl MemoryNode {
         now: Moment,
     ) -> Result<(), ProtocolError> {
         let count = match self.images.get(&image) {
-            Some(OpenImage::Open { groups, .. }) => *groups,
+            Some(OpenImage::Open { head, .. }) => head.group_count(),
             // It has ended in the meantime, which the peer does not know yet.
             None if u64::from(image) < self.next_number => return Ok(()),
             _ => return Err(ProtocolError::Unexpected("groups of an image that is not open")),
@@ -597,8 +621,8 @@ impl MemoryNode {
         let message = match found {
             None => Message::GroupFailed { image, group },
             Some((bytes, proof)) => {
-                let hash = (!self.known.is_empty()).then(|| ContentHash::of(&bytes));
-                let body = match hash.filter(|hash| self.known.contains(hash)) {
+                let known = self.known_leaf(image, group, &bytes);
+                let body = match known {
                     Some(hash) => GroupBody::Known(hash),
                     None => self.encoder.encode(&bytes),
                 };
@@ -610,6 +634,16 @@ impl MemoryNode {
         self.send(lane, &message);
     }
 
+    /// What stands for a group in its image's tree, if the peer has it.
+    fn known_leaf(&self, image: u32, group: u64, bytes: &[u8]) -> Option<ContentHash> {
+        // Who has nothing costs no hash.
+        if self.known.is_empty() {
+            return None;
+        }
+        let Some(OpenImage::Open { head, .. }) = self.images.get(&image) else { return None };
+        head.leaf(group, bytes).ok().filter(|leaf| self.known.contains(leaf))
+    }
+
     fn end(&mut self, image: u32, why: EndReason) {
         self.forget(image);
         self.send(Lane::Control, &Message::Ended { image, why });
@@ -619,9 +653,9 @@ impl MemoryNode {
         self.backlog.cancel_image(image);
         self.asked.retain(|(of, _), _| *of != image);
         self.heads.retain(|head| head.image != image);
-        if let Some(OpenImage::Open { hash, lease_until: Some(_), .. }) = self.images.remove(&image)
+        if let Some(OpenImage::Open { head, lease_until: Some(_), .. }) = self.images.remove(&image)
         {
-            self.output.push(MemoryOutput::Released { hash });
+            self.output.push(MemoryOutput::Released { hash: head.hash() });
         }
     }
 
@@ -634,8 +668,9 @@ impl MemoryNode {
             }
             let Some((image, group)) = self.backlog.next() else { return };
             match self.images.get(&image) {
-                Some(OpenImage::Open { hash, .. }) => {
-                    self.output.push(MemoryOutput::Read { image, hash: *hash, group });
+                Some(OpenImage::Open { head, .. }) => {
+                    let hash = head.hash();
+                    self.output.push(MemoryOutput::Read { image, hash, group });
                 }
                 _ => {
                     self.asked.remove(&(image, group));

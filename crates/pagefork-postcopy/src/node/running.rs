@@ -40,8 +40,6 @@ pub enum RunningInput<'a> {
     Connected {
         /// Its number, which no other one has had.
         connection: ConnectionId,
-        /// Hashes of groups whose contents this node has, and would look up.
-        known: Vec<ContentHash>,
     },
     /// Bytes have come.
     Received {
@@ -95,6 +93,15 @@ pub enum RunningInput<'a> {
         /// Its bytes.
         bytes: Option<Vec<u8>>,
     },
+    /// This node has contents, of other images, that groups of this one may have. It looks them up if a
+    /// peer says that they do. A background that has waited for it begins.
+    Here {
+        /// The image, whose head is here.
+        image: ImageKey,
+        /// Groups, and [what would stand for them](ImageHead::leaf) in the image's tree. A group can have
+        /// several.
+        groups: Vec<(u64, ContentHash)>,
+    },
     /// Groups are here from elsewhere, verified by the caller.
     Given {
         /// The image.
@@ -115,6 +122,8 @@ pub enum RunningInput<'a> {
         image: ImageKey,
         /// What earlier runs have touched, in order, unless the plan says it.
         recorded: Vec<Range<u64>>,
+        /// Whether the background waits for [`RunningInput::Here`].
+        looks_here: bool,
     },
     /// Memory is short: what nobody waits for has time.
     MemoryPressure,
@@ -170,7 +179,7 @@ pub enum RunningOutput {
         image: ImageKey,
         /// The group.
         group: u64,
-        /// The hash of its bytes.
+        /// What stands for it in the image's tree.
         hash: ContentHash,
     },
     /// A guest has waited for a group until its deadline. It is still asked for.
@@ -250,10 +259,10 @@ impl RunningNode {
     /// Takes what has happened, and gives what is to be done.
     pub fn handle(&mut self, input: RunningInput<'_>, now: Moment) -> Vec<RunningOutput> {
         match input {
-            RunningInput::Connected { connection, known } => {
+            RunningInput::Connected { connection } => {
                 let zstd = CAN_COMPRESS;
                 let certain_groups = self.limits.certain_groups.min(RANGES_MAX as u32);
-                self.links.insert(connection, Link::new(known, now.at));
+                self.links.insert(connection, Link::new(now.at));
                 let hello = Hello { version: PROTOCOL_VERSION, zstd, certain_groups };
                 self.send(connection, &Message::Hello(hello));
             }
@@ -271,15 +280,16 @@ impl RunningNode {
             RunningInput::LookedUp { image, group, bytes } => {
                 self.looked_up(image, group, bytes, now)
             }
+            RunningInput::Here { image, groups } => self.here(image, groups),
             RunningInput::Given { image, groups } => self.given(image, groups),
             RunningInput::Touched { image, groups } => {
                 if let Some((_, planner)) = self.planner(image) {
                     planner.touched(groups);
                 }
             }
-            RunningInput::Begin { image, recorded } => {
+            RunningInput::Begin { image, recorded, looks_here } => {
                 if let Some((_, planner)) = self.planner(image) {
-                    planner.begin(recorded);
+                    planner.begin(recorded, looks_here);
                 }
             }
             RunningInput::MemoryPressure => {
@@ -424,6 +434,20 @@ impl RunningNode {
         }
     }
 
+    fn here(&mut self, image: ImageKey, groups: Vec<(u64, ContentHash)>) {
+        let Some(fetched) = self.images.get_mut(&image) else { return };
+        let Some((_, planner)) = &mut fetched.open else { return };
+        planner.looked();
+        for (group, hash) in groups {
+            if planner.has(group) && !planner.is_present(group) {
+                let hashes = fetched.here.entry(group).or_default();
+                if !hashes.contains(&hash) {
+                    hashes.push(hash);
+                }
+            }
+        }
+    }
+
     fn given(&mut self, image: ImageKey, groups: Range<u64>) {
         let Some(fetched) = self.images.get_mut(&image) else { return };
         let Some((head, planner)) = &mut fetched.open else { return };
@@ -432,6 +456,7 @@ impl RunningNode {
         for group in groups.clone() {
             planner.given(group);
             fetched.waits.remove(&group);
+            fetched.here.remove(&group);
         }
         let mut messages = Vec::new();
         for (connection, holder) in &fetched.holders {
@@ -511,6 +536,7 @@ impl RunningNode {
                     if groups.is_empty() {
                         break;
                     }
+                    self.tell_here(*key, connection, &groups);
                     self.ask(connection, number, &groups, now);
                 }
             }
@@ -533,6 +559,20 @@ impl RunningNode {
             _ => None,
         });
         ready.max_by_key(|(_, _, room)| *room)
+    }
+
+    /// Says which contents this node has of groups that are about to be asked for, so many as the peer
+    /// keeps in mind.
+    fn tell_here(&mut self, key: ImageKey, connection: ConnectionId, groups: &[(u64, PlanLayer)]) {
+        let Some(image) = self.images.get(&key).filter(|image| !image.here.is_empty()) else {
+            return;
+        };
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        let here = groups.iter().filter_map(|(group, _)| image.here.get(group)).flatten();
+        let hashes = link.have(here.copied());
+        if !hashes.is_empty() {
+            self.send(connection, &Message::Have { hashes });
+        }
     }
 
     fn ask(

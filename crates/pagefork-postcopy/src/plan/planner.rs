@@ -71,6 +71,9 @@ pub struct PlanReport {
     /// The groups that guests have waited for, or are known to have touched, in order: what
     /// [`FetchPlan::recorded`] is for the next run.
     pub recorded: Vec<Range<u64>>,
+    /// Of the groups that were asked for, those that did not travel: other images of this node had their
+    /// contents.
+    pub here: u64,
 }
 
 impl PlanReport {
@@ -129,6 +132,8 @@ pub(crate) struct Planner {
     background: ListLayer,
     window: BackgroundWindow,
     background_asked: u32,
+    /// Whether the background waits until it is known what is here.
+    looks_here: bool,
     /// Groups that guests wait for.
     waited: u32,
     report: PlanReport,
@@ -153,6 +158,7 @@ impl Planner {
             background: ListLayer::new(background),
             window: BackgroundWindow::new(plan.background_window, round_trip),
             background_asked: 0,
+            looks_here: false,
             waited: 0,
             report: PlanReport::default(),
             plan,
@@ -233,8 +239,14 @@ impl Planner {
         }
     }
 
+    /// What is here is known, and the background need not wait for that.
+    pub(crate) fn looked(&mut self) {
+        self.looks_here = false;
+    }
+
     /// All layers begin, with what earlier runs have touched, if that layer has nothing else.
-    pub(crate) fn begin(&mut self, recorded: Vec<Range<u64>>) {
+    pub(crate) fn begin(&mut self, recorded: Vec<Range<u64>>, looks_here: bool) {
+        self.looks_here = looks_here;
         if std::mem::take(&mut self.plan.held) && self.plan.recorded.is_empty() {
             self.recorded = ListLayer::new(within(recorded, self.states.len() as u64));
         }
@@ -278,7 +290,7 @@ impl Planner {
         if let Some(known) = known.or_else(|| self.guesses.pop_front()) {
             return Some(known);
         }
-        if !self.window.has_room(self.background_asked) {
+        if self.looks_here || !self.window.has_room(self.background_asked) {
             return None;
         }
         self.background.next().map(of(PlanLayer::Background))
@@ -331,6 +343,13 @@ impl Planner {
             self.window.answered(took, is_background, self.waited > 0, now);
         }
         Some(layer)
+    }
+
+    /// A group that was asked for was found here.
+    pub(crate) fn was_here(&mut self, group: u64) {
+        if !self.is_present(group) {
+            self.report.here += 1;
+        }
     }
 
     /// A group was asked for, and will not come from there.
@@ -391,6 +410,17 @@ mod tests {
         assert!(planner.is_whole());
         let count = |layer| planner.report().counts(layer).arrived;
         assert_eq!(PlanLayer::ALL.map(count), [1, 1, 2, 0, 0, 6]);
+    }
+
+    #[test]
+    fn the_background_alone_waits_until_it_is_known_what_is_here() {
+        let plan = FetchPlan { held: true, background: true, ..quiet() };
+        let mut planner = Planner::new(plan, 10, Duration::ZERO);
+        planner.begin(vec![7..9], true);
+        planner.fault(2);
+        assert_eq!(groups(&mut planner, 9, 9), [2, 7, 8]);
+        planner.looked();
+        assert_eq!(groups(&mut planner, 9, 4), [0, 1, 3, 4]);
     }
 
     #[test]
@@ -469,10 +499,10 @@ mod tests {
             Planner::new(FetchPlan { held: true, ..FetchPlan::default() }, 100, Duration::ZERO);
         planner.fault(5);
         assert_eq!(groups(&mut planner, 9, 9), [5]);
-        planner.begin(vec![50..52, 3..4, 99..u64::MAX, 200..u64::MAX]);
+        planner.begin(vec![50..52, 3..4, 99..u64::MAX, 200..u64::MAX], false);
         assert_eq!(groups(&mut planner, 9, 4), [50, 51, 3, 99]);
         assert_eq!(planner.report().counts(PlanLayer::Recorded).asked, 4);
-        planner.begin(vec![60..61]);
+        planner.begin(vec![60..61], false);
         assert!(!groups(&mut planner, 9, 1).contains(&60), "it has begun before");
     }
 

@@ -16,7 +16,7 @@ pub enum GroupBody {
     Plain(#[serde(with = "byte_string")] Vec<u8>),
     /// The bytes as a frame of zstd.
     Zstd(#[serde(with = "byte_string")] Vec<u8>),
-    /// Bytes that the other side has said it has.
+    /// Bytes that the other side has said it has, by what stands for them in the image's tree.
     Known(ContentHash),
 }
 

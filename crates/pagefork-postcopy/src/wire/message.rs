@@ -10,7 +10,7 @@ use crate::wire::migration::MigrationMessage;
 
 /// Version of the protocol: both sides must have the same. It is raised whenever a message changes, or one is
 /// added. 2: groups say how long they took.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// A message. The order of the variants is their number in bytes; [`FrameDecoder`] has an example.
 ///
@@ -70,14 +70,14 @@ pub enum Message {
         /// Which groups.
         groups: Vec<GroupRange>,
     },
-    /// Of a running node: groups whose contents it has, by hash, so that they need not travel.
+    /// Of a running node: groups whose contents it may have, so that they need not travel.
     Have {
-        /// The BLAKE3 hash of each group's bytes.
+        /// What stands for each in the image's tree.
         hashes: Vec<ContentHash>,
     },
-    /// Of a running node: groups that it has said it has, and has no more.
+    /// Of a running node: groups that it has said it has, and has no more, or does not need any more.
     Lack {
-        /// The BLAKE3 hash of each group's bytes.
+        /// What stands for each in the image's tree.
         hashes: Vec<ContentHash>,
     },
     /// Of a running node: it still depends on the image.

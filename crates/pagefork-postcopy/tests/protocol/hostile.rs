@@ -198,8 +198,7 @@ impl Dupe {
     }
 
     fn connect(&mut self, connection: ConnectionId) {
-        let known = vec![ContentHash::of(b"own")];
-        self.tell(RunningInput::Connected { connection, known });
+        self.tell(RunningInput::Connected { connection });
         self.tell(RunningInput::AddHolder { image: KEY, connection, token: Vec::new() });
         let welcome = Welcome {
             version: PROTOCOL_VERSION,

@@ -110,8 +110,8 @@ pub(crate) struct Network {
     pub(crate) in_flight_max: usize,
     /// What a memory node that left has said.
     pub(crate) left: Vec<String>,
-    /// Groups that the running node's own cache has, by their hash.
-    pub(crate) cache: BTreeMap<ContentHash, Vec<u8>>,
+    /// What the running node says it has, and has, for groups: it is told so when their image is open.
+    pub(crate) cache: BTreeMap<(u64, ContentHash), Vec<u8>>,
 }
 
 pub(crate) const KEY: ImageKey = ImageKey(7);
@@ -153,8 +153,7 @@ impl Network {
         let node = MemoryNode::new(peer, self.access.clone(), self.serve.clone(), self.now);
         let down = Lane::ALL.map(|lane| (lane, Way::new())).into();
         self.wires.insert(connection, Wire { node, up: Way::new(), down });
-        let known = self.cache.keys().copied().collect();
-        self.tell(RunningInput::Connected { connection, known });
+        self.tell(RunningInput::Connected { connection });
         self.tell(RunningInput::AddHolder { image: KEY, connection, token });
         connection
     }
@@ -189,13 +188,18 @@ impl Network {
                     assert!(bytes == self.image.read_group(group).unwrap(), "group {group}");
                 }
                 RunningOutput::LookUp { group, hash, .. } => {
-                    let bytes = self.cache.get(&hash).cloned();
+                    let bytes = self.cache.get(&(group, hash)).cloned();
                     self.seen.push(RunningOutput::LookUp { image: KEY, group, hash });
                     self.tell(RunningInput::LookedUp { image: KEY, group, bytes });
                 }
                 RunningOutput::Close { connection, why } => {
                     self.wires.remove(&connection);
                     self.seen.push(RunningOutput::Close { connection, why });
+                }
+                RunningOutput::Opened { image, head } => {
+                    self.seen.push(RunningOutput::Opened { image, head });
+                    let groups = self.cache.keys().copied().collect();
+                    self.tell(RunningInput::Here { image, groups });
                 }
                 other => self.seen.push(other),
             }
@@ -240,7 +244,7 @@ impl Network {
                     self.left.push(why.to_string());
                     continue;
                 }
-                MemoryOutput::Migration(_) => continue,
+                MemoryOutput::Migration(_) | MemoryOutput::Shown { .. } => continue,
             };
             let node = &mut self.wires.get_mut(&connection).unwrap().node;
             outputs.extend(node.handle(answer, self.now));

@@ -1,5 +1,6 @@
 //! Tokens: what they are for, and what they are not.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pagefork_image::{ContentHash, PublicKey, SecretKey, TrustedKeys};
@@ -18,7 +19,10 @@ fn issuer() -> SecretKey {
 
 fn network() -> Network {
     let mut network = Network::new(image(10, 1), 1, Faults::none());
-    network.access = PeerAccess::Tokens(TrustedKeys::from_iter([issuer().public()]));
+    network.access = PeerAccess::Some {
+        images: BTreeSet::new(),
+        issuers: TrustedKeys::from_iter([issuer().public()]),
+    };
     network
 }
 
@@ -61,8 +65,26 @@ fn a_token_gives_its_image_and_nothing_else() {
     assert_eq!(of(|token| token.subject = TokenSubject::Name("other".into())), no);
     assert_eq!(of(|token| token.subject = TokenSubject::Image(ContentHash::of(b"other"))), no);
     assert_eq!(of(|token| token.holder = PublicKey::from_bytes([2; 32])), no);
-    assert_eq!(of(|token| token.expires_unix_s = start().unix_s), no);
+    assert_eq!(of(|token| token.expires_unix_s = start().unix_s), Some(EndReason::Expired));
     assert_eq!(of(|token| token.expires_unix_s = u64::MAX), None);
+}
+
+#[test]
+fn what_a_peer_may_have_without_a_token_it_has_and_else_it_needs_one() {
+    let mut some = network();
+    let images = BTreeSet::from([some.image.hash()]);
+    let issuers = TrustedKeys::from_iter([issuer().public()]);
+    some.access = PeerAccess::Some { images, issuers: issuers.clone() };
+    assert_eq!(refused(some, Vec::new()), None);
+    for token_of in [None, Some(issuer())] {
+        let mut other = network();
+        let images = BTreeSet::from([ContentHash::of(b"other")]);
+        other.access = PeerAccess::Some { images, issuers: issuers.clone() };
+        let shown = token_of.as_ref().map(|issuer| token(&other).sign(issuer));
+        let why = refused(other, shown.unwrap_or_default());
+        // It is not told that there is one.
+        assert_eq!(why, token_of.is_none().then_some(EndReason::NotFound));
+    }
 }
 
 #[test]

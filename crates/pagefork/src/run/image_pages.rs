@@ -145,7 +145,9 @@ impl ChainPages<'_> {
             for (offset, page) in held.iter().filter(|(offset, _)| below.contains(offset)) {
                 bytes[(offset - below.start) as usize..][..page.len()].copy_from_slice(page);
             }
-            runs.push(own((below.start, bytes)));
+            let mut before = vec![0; bytes.len()];
+            parent.read(below.start, &mut before)?;
+            runs.extend(differing(below.start, bytes, &before));
         }
         for span in &saved.spans {
             let (slot, data_offset) = (span.slot(), span.data_offset);
@@ -191,6 +193,27 @@ impl ChainPages<'_> {
         bytes.drain(..(start - run.slot.start) as usize);
         Ok(Some((start, bytes)))
     }
+}
+
+/// The pages from a slot offset on that are not as they were before: what is as it was is no change, which
+/// each slot would have a copy of.
+fn differing(start: u64, bytes: Vec<u8>, before: &[u8]) -> Vec<HeldRun> {
+    const PAGE: usize = PAGE_SIZE as usize;
+    let bytes = Arc::new(bytes);
+    let mut runs: Vec<HeldRun> = Vec::new();
+    for (at, (page, old)) in (0..).step_by(PAGE).zip(bytes.chunks(PAGE).zip(before.chunks(PAGE))) {
+        if page == old {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(last) if last.part.end == at => last.part.end += page.len(),
+            _ => {
+                let part = at..at + page.len();
+                runs.push(HeldRun { offset: start + at as u64, bytes: Arc::clone(&bytes), part });
+            }
+        }
+    }
+    runs
 }
 
 impl StoredPages for ChainPages<'_> {
@@ -254,6 +277,26 @@ impl StoredPages for ChainPages<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_are_as_before_are_no_changes() {
+        let before = vec![1; 8 * PAGE_SIZE as usize];
+        let mut bytes = before.clone();
+        assert!(differing(1 << 16, bytes.clone(), &before).is_empty());
+        for page in [1, 2, 5] {
+            bytes[page * PAGE_SIZE as usize + 9] = 2;
+        }
+        let runs = differing(1 << 16, bytes.clone(), &before);
+        let found: Vec<_> = runs
+            .iter()
+            .map(|run| ((run.offset - (1 << 16)) / PAGE_SIZE, run.part.len() as u64 / PAGE_SIZE))
+            .collect();
+        assert_eq!(found, [(1, 2), (5, 1)]);
+        assert!(runs.iter().all(|run| {
+            let start = (run.offset - (1 << 16)) as usize;
+            run.bytes[run.part.clone()] == bytes[start..start + run.part.len()]
+        }));
+    }
 
     #[test]
     fn images_that_descend_from_one_are_compared_where_either_has_changed() {

@@ -13,6 +13,10 @@ use crate::os::sys::CallFailure;
 use crate::pages::bounds::SlotBounds;
 use crate::pages::growth::GrowthKind;
 
+/// Parts that are registered apart, each of which cuts a map in three: of more, what lies between them is
+/// registered as well.
+const PARTS_MAX: usize = 64;
+
 impl SlotPages {
     /// Whether the pages of the image are copied when they are touched.
     pub(crate) fn serves_image(&self) -> bool {
@@ -109,8 +113,8 @@ impl GrowthEnd for MemoryEnd {
     }
 }
 
-/// Slot offsets of what an image has contents for, apart: spans of its file, but for the pages in
-/// which a branch differs from that.
+/// Slot offsets of what an image has contents for, ascending and apart: spans of its file, but for the pages
+/// in which a branch differs from that; and, if these are many, what lies between them.
 fn served_ranges(sources: &[Source], image: &Image) -> Vec<(Range<u64>, TouchContents)> {
     let mut ranges = Vec::new();
     for differing in image.differing() {
@@ -129,10 +133,32 @@ fn served_ranges(sources: &[Source], image: &Image) -> Vec<(Range<u64>, TouchCon
             ranges.push((slot, TouchContents::At(from)));
         }
     }
+    ranges.sort_unstable_by_key(|(slot, _)| slot.start);
+    if parts(&ranges) > PARTS_MAX {
+        fill_gaps(&mut ranges, image.extents());
+    }
     ranges
+}
+
+/// Has what lies between ranges in one extent, which is accessible, be served too: zeros.
+fn fill_gaps(ranges: &mut Vec<(Range<u64>, TouchContents)>, extents: &[Range<u64>]) {
+    let ends = ranges.windows(2).map(|two| two[0].0.end..two[1].0.start);
+    let is_inside = |gap: &Range<u64>| {
+        let is_within = |extent: &Range<u64>| extent.start <= gap.start && gap.end <= extent.end;
+        !gap.is_empty() && extents.iter().any(is_within)
+    };
+    let gaps: Vec<_> = ends.filter(is_inside).collect();
+    ranges.extend(gaps.into_iter().map(|gap| (gap, TouchContents::Zeros)));
+    ranges.sort_unstable_by_key(|(slot, _)| slot.start);
+}
+
+/// How many there are of ascending ranges, where neighbours are one.
+fn parts(ranges: &[(Range<u64>, TouchContents)]) -> usize {
+    let gaps = ranges.windows(2).filter(|two| two[0].0.end < two[1].0.start).count();
+    gaps + usize::from(!ranges.is_empty())
 }
 
 /// How many maps more a slot has because parts of it are registered.
 pub(super) fn served_maps(sources: &[Source], image: &Image) -> u64 {
-    2 * (sources.len() + image.differing().len()) as u64
+    2 * parts(&served_ranges(sources, image)) as u64
 }

@@ -656,6 +656,9 @@ fn what_moves_is_laid_over_the_state_before_however_much_has_changed() {
     let options = LoadOptions::new().moved_over(&ahead);
     let moved = Snapshot::load_stored(&linker, &images, delta, options).unwrap();
     assert!(is_over(&moved, &ahead), "the target copies all");
+    // Also of the pages below the memory, those alone that are otherwise.
+    let own = image(&moved).own_pages().len();
+    assert!((900..905).contains(&own), "{own} pages");
     assert!(Arc::strong_count(&bytes) >= holders + 900, "pages are held where they have come to");
     let (mut store, instance) = moved.instance_pre().unwrap().spawn(()).unwrap();
     let memory = instance.get_memory(&mut store, "memory").unwrap();

@@ -1,0 +1,224 @@
+//! Nodes that are not let in for all images have those for which they show a token, as long as it counts.
+
+#![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
+
+#[path = "common/datagrams.rs"]
+mod datagrams;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use datagrams::PLACES;
+use pagefork_image::{
+    ContentHash, ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, SecretKey,
+    TrustedKeys,
+};
+use pagefork_node::{
+    MemoryPeer, MemoryServer, NodeError, PageSink, PageTimes, RemoteImage, ServeOptions,
+    fetch_code, fetch_image,
+};
+use pagefork_postcopy::{FetchPlan, ImageToken, TokenRights, TokenSubject};
+use rustix::event::{EventfdFlags, eventfd};
+
+const GROUPS: u64 = 20;
+
+/// Keys of the memory node, who fetches, who made the images, and somebody else.
+const NODE: u8 = 1;
+const RUNNER: u8 = 2;
+const AUTHOR: u8 = 3;
+const STRANGER: u8 = 4;
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed([seed; 32])
+}
+
+#[derive(Debug)]
+struct Groups(Mutex<BTreeMap<u64, Vec<u8>>>, OwnedFd);
+
+impl PageSink for Groups {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.lock().unwrap().insert(group, bytes.to_vec());
+        Ok(())
+    }
+
+    fn give_up(&self, _: &NodeError) {}
+}
+
+/// A memory node that takes tokens that it has made itself, and knows nobody; with two images.
+struct Pair {
+    here: ImageStore,
+    peer: MemoryPeer,
+    image: ContentHash,
+}
+
+impl Pair {
+    fn new(name: &str, place: &str) -> Self {
+        let transport = if place.starts_with("quic") { "quic" } else { "tls" };
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tokens-{name}-{transport}"));
+        let _ = fs::remove_dir_all(&path);
+        let there = ImageStore::open(path.join("there")).unwrap();
+        let code = there.save_code(b"machine code").unwrap().hash();
+        let save = |name: &str, byte: u8| {
+            let instance = SavedInstance {
+                extents: vec![0..GROUPS << 14],
+                code: SavedCode { hash: code, ..SavedCode::default() },
+                ..SavedInstance::default()
+            };
+            let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+            let pages = PageRuns::new(vec![vec![(0, vec![byte; (GROUPS << 14) as usize])]]);
+            let draft = ImageDraft::new(manifest, &pages).sign_with(&[key(AUTHOR)]);
+            let image = there.save(draft).unwrap().hash();
+            there.set_name(name, image).unwrap();
+            image
+        };
+        let image = save("counter", 7);
+        save("other", 8);
+        let mut options = ServeOptions::new(key(NODE));
+        options.issuers = TrustedKeys::from_iter([key(NODE).public()]);
+        let server = MemoryServer::bind(place, there, options).unwrap();
+        let peer = MemoryPeer { address: server.address().to_string(), key: key(NODE).public() };
+        thread::spawn(move || server.run());
+        Self { here: ImageStore::open(path.join("here")).unwrap(), peer, image }
+    }
+
+    fn token(&self) -> ImageToken {
+        ImageToken {
+            subject: TokenSubject::Image(self.image),
+            rights: TokenRights { lease: true, take_over: false },
+            holder: key(RUNNER).public(),
+            expires_unix_s: unix_s() + 3600,
+        }
+    }
+
+    fn open(&self, name: &str, token: &[u8], plan: FetchPlan) -> Result<RemoteImage, NodeError> {
+        let (signers, times) = (signers(), PageTimes::default());
+        RemoteImage::open_by_token(&self.peer, &key(RUNNER), name, token, &signers, plan, times)
+    }
+
+    /// Why the image does not come by a token.
+    fn refused(&self, name: &str, token: &[u8]) -> String {
+        match self.open(name, token, FetchPlan::default()).map(drop) {
+            Err(error @ NodeError::NotAllowed { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn signers() -> TrustedKeys {
+    TrustedKeys::from_iter([key(AUTHOR).public()])
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn groups() -> Arc<Groups> {
+    Arc::new(Groups(Mutex::default(), eventfd(0, EventfdFlags::NONBLOCK).unwrap()))
+}
+
+#[test]
+fn a_token_gives_its_image_with_its_code_and_nothing_else() {
+    for place in PLACES {
+        let pair = Pair::new("gives", place);
+        let (token, times) = (pair.token().sign(&key(NODE)), PageTimes::default().node);
+        let whole = |name: &str| {
+            fetch_image(&pair.peer, &key(RUNNER), name, &pair.here, &signers(), &times)
+        };
+        assert!(whole("counter").is_err(), "it was shown nothing");
+        let image = pair.open("counter", &token, FetchPlan::default()).unwrap();
+        assert_eq!(image.head().hash(), pair.image);
+        fetch_code(&pair.peer, &key(RUNNER), image.head(), &pair.here, &times).unwrap();
+        let groups = groups();
+        image.fetch_into(groups.clone()).unwrap().join().unwrap();
+        let found = groups.0.lock().unwrap();
+        assert!(found.len() as u64 == GROUPS && found.values().flatten().all(|byte| *byte == 7));
+        // Whole, too, by whatever name, and the other one in no way.
+        assert_eq!(whole("counter").unwrap().hash(), pair.image);
+        assert!(whole("other").is_err());
+        assert!(pair.refused("other", &token).contains("none of that image"));
+        // Another node has nothing of it.
+        let (signers, plan, times) = (signers(), FetchPlan::default(), PageTimes::default());
+        let other = RemoteImage::open_by_token(
+            &pair.peer,
+            &key(STRANGER),
+            "counter",
+            &token,
+            &signers,
+            plan,
+            times,
+        );
+        assert!(matches!(other, Err(NodeError::NotAllowed { .. })), "{other:?}");
+        let code =
+            fetch_image(&pair.peer, &key(STRANGER), "counter", &pair.here, &signers, &times.node);
+        assert!(code.is_err());
+    }
+}
+
+#[test]
+fn tokens_that_do_not_do_are_refused_by_an_error_that_says_why() {
+    for place in PLACES {
+        let pair = Pair::new("refused", place);
+        let with = |change: fn(&mut ImageToken), issuer: u8| {
+            let mut token = pair.token();
+            change(&mut token);
+            pair.refused("counter", &token.sign(&key(issuer)))
+        };
+        let expired = with(|token| token.expires_unix_s = unix_s() - 1, NODE);
+        assert!(expired.contains("expired") && expired.contains("counter"), "{expired}");
+        let foreign = with(|_| {}, STRANGER);
+        assert!(foreign.contains("takes tokens of"), "{foreign}");
+        let of_another = with(|token| token.holder = key(STRANGER).public(), NODE);
+        assert!(of_another.contains("for this node"), "{of_another}");
+        let other_image =
+            with(|token| token.subject = TokenSubject::Image(ContentHash::of(b"other")), NODE);
+        assert!(other_image.contains("none of that image"), "{other_image}");
+        let mut altered = pair.token().sign(&key(NODE));
+        altered[40] ^= 1;
+        pair.refused("counter", &altered);
+        assert!(pair.refused("counter", b"").contains("needs a token"));
+        // What is not there is told apart from what one may not have by nobody.
+        let missing = pair.refused("missing", &pair.token().sign(&key(NODE)));
+        assert_eq!(
+            missing.replace("missing", "other"),
+            pair.refused("other", &pair.token().sign(&key(NODE)))
+        );
+    }
+}
+
+#[test]
+fn an_image_ends_with_its_token_and_so_does_its_code() {
+    for place in PLACES {
+        let pair = Pair::new("ends", place);
+        let mut token = pair.token();
+        token.expires_unix_s = unix_s() + 2;
+        let plan = FetchPlan { certain: false, background: false, ..FetchPlan::default() };
+        let image = pair.open("counter", &token.sign(&key(NODE)), plan).unwrap();
+        let head = Arc::clone(image.head());
+        let fetch = image.fetch_into(groups()).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !fetch.is_finished() {
+            assert!(Instant::now() < until, "it goes on");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let ended = fetch.join().unwrap_err();
+        assert!(matches!(ended, NodeError::NotAllowed { .. }), "{ended:?}");
+        assert!(unix_s() >= token.expires_unix_s);
+        let times = PageTimes::default().node;
+        assert!(fetch_code(&pair.peer, &key(RUNNER), &head, &pair.here, &times).is_err());
+    }
+}
