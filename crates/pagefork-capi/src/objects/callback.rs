@@ -1,6 +1,5 @@
 //! C functions as host functions, and calls of functions, with values of either header.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -10,6 +9,7 @@ use pagefork::{AsContextMut, Error, Exception, Func, FuncType, Result, UsageErro
 use crate::base::border::BorderError;
 use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
+use crate::base::guard::calling_sixth;
 use crate::objects::host_info::HostInfo;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{FuncShape, Shape, StoreRef};
@@ -33,8 +33,7 @@ pub(crate) type wasm_func_callback_with_env_t = extern "C-unwind" fn(
 /// Who has called a C function: what it was made with, and the store.
 #[repr(C)]
 pub(crate) struct pagefork_caller_t {
-    /// Another one while a function that was called meanwhile runs.
-    env: Cell<*mut c_void>,
+    env: *mut c_void,
     store: *const wasm_store_t,
 }
 
@@ -42,18 +41,7 @@ impl pagefork_caller_t {
     /// A caller, for as long as the store is lent.
     #[inline]
     pub(crate) fn new(env: *mut c_void, store: &wasm_store_t) -> Self {
-        Self { env: Cell::new(env), store }
-    }
-
-    /// None, in a place where there will be one.
-    pub(crate) const fn none() -> Self {
-        Self { env: Cell::new(ptr::null_mut()), store: ptr::null() }
-    }
-
-    /// Says what the function was made with that is called next, and gives what it said.
-    #[inline(always)]
-    pub(crate) fn replace_env(&self, env: *mut c_void) -> *mut c_void {
-        self.env.replace(env)
+        Self { env, store }
     }
 
     /// The store.
@@ -95,7 +83,17 @@ impl Callback<wasm_val_t> for wasm_func_callback_t {
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
-        self(&CVec::of(args), &mut CVec::of(results))
+        type Guarded = extern "C" fn(
+            *const wasm_val_vec_t,
+            *mut wasm_val_vec_t,
+            usize,
+            usize,
+            usize,
+            wasm_func_callback_t,
+        ) -> Option<CBox<wasm_ref_t>>;
+        // SAFETY: the function takes the first two, and returns the same.
+        let guarded = unsafe { calling_sixth::<Guarded>() };
+        guarded(&CVec::of(args), &mut CVec::of(results), 0, 0, 0, *self)
     }
 }
 
@@ -106,8 +104,18 @@ impl Callback<wasm_val_t> for (wasm_func_callback_with_env_t, HostInfo) {
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
+        type Guarded = extern "C" fn(
+            *mut c_void,
+            *const wasm_val_vec_t,
+            *mut wasm_val_vec_t,
+            usize,
+            usize,
+            wasm_func_callback_with_env_t,
+        ) -> Option<CBox<wasm_ref_t>>;
         let (function, env) = self;
-        function(env.data(), &CVec::of(args), &mut CVec::of(results))
+        // SAFETY: the function takes the first three, and returns the same.
+        let guarded = unsafe { calling_sixth::<Guarded>() };
+        guarded(env.data(), &CVec::of(args), &mut CVec::of(results), 0, 0, *function)
     }
 }
 
@@ -123,8 +131,18 @@ impl Callback<pagefork_val_t> for (pagefork_func_callback_t, HostInfo) {
         args: &mut [pagefork_val_t],
         results: &mut [pagefork_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
+        type Guarded = extern "C" fn(
+            *const pagefork_caller_t,
+            *const pagefork_val_t,
+            usize,
+            *mut pagefork_val_t,
+            usize,
+            pagefork_func_callback_t,
+        ) -> Option<CBox<wasm_ref_t>>;
         let (function, _) = self;
-        function(caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len())
+        // SAFETY: the function takes the first five, and returns the same.
+        let guarded = unsafe { calling_sixth::<Guarded>() };
+        guarded(caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len(), *function)
     }
 }
 

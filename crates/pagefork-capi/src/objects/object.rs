@@ -165,10 +165,17 @@ impl Deletable for wasm_ref_t {
             store.remove_if_unknown(instance);
         }
         let store = deleted.store.take();
-        let object = mem::replace(&mut deleted.object, Object::Deleted);
+        // What is dropped at the end; most kinds have nothing of their own, and are not moved out.
+        let shared = match &mut deleted.object {
+            shared @ (Object::Module(_) | Object::Trap(_) | Object::Foreign(_)) => {
+                Some(mem::replace(shared, Object::Deleted))
+            }
+            _ => None,
+        };
+        deleted.object = Object::Deleted;
         // SAFETY: what was in it is moved out, and nothing leads to it any more.
         unsafe { StoreRef::give_place_back(store.as_ref(), this) };
-        drop(object);
+        drop(shared);
     }
 }
 

@@ -29,7 +29,7 @@ use pagefork_wasi::{OutputPipe, WasiCtx};
 use crate::base::border::BorderError;
 use crate::base::c_box::CBox;
 use crate::base::places::Places;
-use crate::objects::callback::pagefork_caller_t;
+use crate::objects::callback::{pagefork_caller_t, raised};
 use crate::objects::host_info::{HostInfo, InfoPlace};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::saved_program::SavedProgram;
@@ -93,6 +93,13 @@ impl ForeignData for HostData {
         cell.address.set(store);
         ptr::from_ref(cell.handle()).cast()
     }
+
+    unsafe fn error(returned: NonNull<c_void>) -> Error {
+        // SAFETY: by this function's contract it is what a function on cells gives away: by the header's word an
+        // error.
+        let error = unsafe { CBox::<wasm_ref_t>::new(returned.cast()) };
+        raised(&error)
+    }
 }
 
 impl Drop for HostData {
@@ -148,21 +155,9 @@ pub(crate) struct StoreCell {
     pub(crate) data: InfoPlace,
     /// What C's pointers to the store lead to: not one of those that are counted.
     handle: MaybeUninit<ManuallyDrop<wasm_store_t>>,
-    /// What host functions are given as their caller.
-    caller: pagefork_caller_t,
     /// Where C's objects lie, the first few without memory of their own. What C has deleted is seen there until
     /// the store goes, or something else is in its place.
     places: Places,
-}
-
-/// Says of callers what it said before, also after a panic.
-struct Back<'a>(&'a StoreCell, *mut c_void);
-
-impl Drop for Back<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.caller.replace_env(self.1);
-    }
 }
 
 /// From this many references on it may pay to look for those that no guest holds.
@@ -301,8 +296,7 @@ impl StoreRef {
         let spare = SPARE.try_with(Cell::take).ok().flatten();
         let cell = Box::leak(spare.unwrap_or_else(StoreCell::new));
         let pointer = NonNull::from(&mut *cell);
-        let handle = cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
-        cell.caller = pagefork_caller_t::new(ptr::null_mut(), handle);
+        cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
         Self(pointer)
     }
 
@@ -394,7 +388,6 @@ impl StoreCell {
             unknown: Cell::new(None),
             data: InfoPlace::default(),
             handle: MaybeUninit::uninit(),
-            caller: pagefork_caller_t::none(),
             places: Places::new(),
         })
     }
@@ -624,10 +617,8 @@ impl StoreCell {
         function: impl FnOnce(&StoreCell, &pagefork_caller_t) -> R,
     ) -> Result<R> {
         let cell = Self::of_caller(caller);
-        let call = |cell: &StoreCell| {
-            let _back = Back(cell, cell.caller.replace_env(env));
-            function(cell, &cell.caller)
-        };
+        // Its own: one that it calls meanwhile, through a guest, is given another.
+        let call = |cell: &StoreCell| function(cell, &pagefork_caller_t::new(env, cell.handle()));
         match caller.is_direct() {
             true => Ok(call(cell)),
             false => Self::in_host_function(caller, call),

@@ -11,6 +11,7 @@ use pagefork::{
 
 use crate::base::border::{BorderError, attempt, exported, given, note_error, panicked};
 use crate::base::c_box::{CBox, Deletable};
+use crate::base::guard::calling_last;
 use crate::objects::callback::{pagefork_caller_t, raised};
 use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make, string, text};
 use crate::objects::host_functions::has_floats;
@@ -44,9 +45,35 @@ pub(super) type RegisterFunction = extern "C-unwind" fn(
     f64,
 ) -> RegisterResult;
 
-/// The same, of a prototype without floats.
-type IntFunction =
-    extern "C-unwind" fn(*const pagefork_caller_t, u64, u64, u64, u64, u64) -> RegisterResult;
+/// What calls such a function.
+type GuardedFunction = extern "C" fn(
+    *const pagefork_caller_t,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    RegisterFunction,
+) -> RegisterResult;
+
+/// What calls one of a prototype without floats.
+type GuardedIntFunction = extern "C" fn(
+    *const pagefork_caller_t,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    RegisterFunction,
+) -> RegisterResult;
 
 /// A C function with its own arguments and result. Registers of floats are passed on if there are
 /// any: to keep them across what comes before the call is most of what that costs.
@@ -92,17 +119,19 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
     ) -> Result<RegisterResult> {
         let [i0, i1, i2, i3, i4] = values.ints;
         StoreCell::with_caller(&mut caller, self.env.data(), |cell, caller| {
+            let function = self.function;
             let result = match HAS_FLOATS {
                 true => {
                     let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
-                    (self.function)(caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
+                    // SAFETY: the function takes what there is before it, as far as it has it, and returns so.
+                    let call = unsafe { calling_last::<GuardedFunction>() };
+                    call(caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7, function)
                 }
                 false => {
-                    // SAFETY: the function has no float among its parameters, so that it looks at
-                    // no register for them.
-                    let function =
-                        unsafe { mem::transmute::<RegisterFunction, IntFunction>(self.function) };
-                    function(caller, i0, i1, i2, i3, i4)
+                    // SAFETY: the function takes the words before it, as far as it has them, and no float, and
+                    // returns so.
+                    let call = unsafe { calling_last::<GuardedIntFunction>() };
+                    call(caller, i0, i1, i2, i3, i4, function)
                 }
             };
             // It may be that it is to be called later, which is for who has called this.
@@ -191,16 +220,19 @@ impl Deletable for pagefork_typed_func_t {
     unsafe fn delete(this: NonNull<Self>) {
         // SAFETY: by this function's contract C has given it away.
         let deleted = unsafe { &mut *this.as_ptr() };
-        let callee = mem::replace(&mut deleted.callee, TypedCallee::Deleted);
-        if matches!(callee, TypedCallee::Deleted) {
-            return note_error(BorderError::Unfit(DELETED.to_owned()).into());
-        }
+        // What is dropped at the end; functions of a store have nothing of their own, and are not moved out.
+        let fresh = match &mut deleted.callee {
+            TypedCallee::Own(_) => None,
+            fresh @ TypedCallee::Fresh(_) => Some(mem::replace(fresh, TypedCallee::Deleted)),
+            TypedCallee::Deleted => return note_deleted(),
+        };
+        deleted.callee = TypedCallee::Deleted;
         // SAFETY: it looks at none of its arguments.
         deleted.call = unsafe { mem::transmute::<DeletedCall, RegisterCall>(call_deleted) };
         let (store, error) = (deleted.store.take(), deleted.error.take());
         // SAFETY: what was in it is moved out, and nothing leads to it any more.
         unsafe { StoreRef::give_place_back(store.as_ref(), this) };
-        drop((error, callee));
+        drop((error, fresh));
     }
 }
 
@@ -277,8 +309,13 @@ const DELETED: &str = "the typed function was deleted";
 type DeletedCall = extern "C" fn() -> RegisterResult;
 
 extern "C" fn call_deleted() -> RegisterResult {
-    note_error(BorderError::Unfit(DELETED.to_owned()).into());
+    note_deleted();
     RegisterResult::default()
+}
+
+#[cold]
+fn note_deleted() {
+    note_error(BorderError::Unfit(DELETED.to_owned()).into());
 }
 
 /// # Safety

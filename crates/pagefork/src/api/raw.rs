@@ -10,6 +10,7 @@ use pagefork_layout::link::function_import;
 use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 
+use crate::api::foreign::ForeignFunction;
 use crate::api::func::{Caller, RunningGuest};
 use crate::api::linker::Linker;
 use crate::api::store::{AsContext, AsContextMut, Full, StoreContextMut};
@@ -427,7 +428,7 @@ impl Func {
     ) -> Self {
         let store = store.as_context_mut();
         // SAFETY: this function's contract is that of `unchecked`.
-        let function = unsafe { unchecked(store.engine(), ty, function) };
+        let function = unsafe { unchecked(store.engine(), ty, function, None) };
         Self::from_host(&mut store.0.inner, function)
     }
 }
@@ -465,23 +466,24 @@ impl<T: 'static> Linker<T> {
         function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
     ) -> Result<&mut Self> {
         // SAFETY: this function's contract is that of `unchecked`.
-        let function = unsafe { unchecked(self.engine(), ty, function) };
+        let function = unsafe { unchecked(self.engine(), ty, function, None) };
         self.define_host(module, name, function)
     }
 }
 
-/// A host function on values that are not checked.
+/// A host function on values that are not checked, and the function of C's that does the same, if there is one.
 ///
 /// # Safety
 /// As of [`Func::new_unchecked`].
-unsafe fn unchecked<T: 'static>(
+pub(crate) unsafe fn unchecked<T: 'static>(
     engine: &Engine,
     ty: FuncType,
     function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+    foreign: Option<ForeignFunction<T>>,
 ) -> HostFunc {
     if function_import::is_direct(&ty) {
         // SAFETY: by this function's contract.
-        return unsafe { on_raw_values(engine, ty, function) };
+        return unsafe { on_raw_values(engine, ty, function, foreign) };
     }
     HostFunc::in_cells_of_type(engine, ty, |types| {
         let types = Arc::clone(types);

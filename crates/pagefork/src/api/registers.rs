@@ -762,9 +762,20 @@ pub(crate) fn in_registers<T: 'static, C: RegisterCallee<T>>(
     ty: FuncType,
     callee: C,
 ) -> HostFunc {
+    let foreign = callee.foreign();
+    in_registers_as(engine, ty, callee, foreign)
+}
+
+/// As [`in_registers`], where another has said which function of C's does the same.
+pub(crate) fn in_registers_as<T: 'static, C: RegisterCallee<T>>(
+    engine: &Engine,
+    ty: FuncType,
+    callee: C,
+    foreign: Option<ForeignFunction<T>>,
+) -> HostFunc {
     let (plain, keeping_shim) =
         (shim_of::<false, T, C>(&ty.results), shim_of::<true, T, C>(&ty.results));
-    let foreign = callee.foreign().map(|function| function.call);
+    let foreign = foreign.and_then(|function| function.of_type(&ty));
     let closure = Arc::new(callee);
     let callee = Arc::clone(&closure);
     let function = HostFunc::in_cells_of_type(engine, ty, |types| {
