@@ -2,7 +2,9 @@
 //! before anything is unwound, and ends the process there. What is below are frames of guests and of the
 //! engine, which are no exception's to pass.
 //!
-//! Functions of the host that guests call directly have such a frame already: see `ForeignFunction`.
+//! Functions of the host that guests call directly have such a frame already: see `ForeignFunction`. Those with
+//! values are called without one, as it takes half a nanosecond of six: what they throw is caught, and ends the
+//! process, once their own frames are unwound.
 
 use std::arch::global_asm;
 use std::ffi::{c_int, c_void};

@@ -9,10 +9,10 @@ use pagefork::{AsContextMut, Error, Exception, Func, FuncType, Result, UsageErro
 use crate::base::border::BorderError;
 use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
-use crate::base::guard::calling_sixth;
 use crate::objects::host_info::HostInfo;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
-use crate::objects::store::{FuncShape, Shape, StoreRef};
+use crate::objects::shape::{FuncShape, Shape};
+use crate::objects::store::StoreRef;
 use crate::objects::trap::TrapObject;
 use crate::objects::value::{CValue, OwnedValues, kind_name, pagefork_val_t, wasm_val_t};
 
@@ -83,17 +83,7 @@ impl Callback<wasm_val_t> for wasm_func_callback_t {
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
-        type Guarded = extern "C" fn(
-            *const wasm_val_vec_t,
-            *mut wasm_val_vec_t,
-            usize,
-            usize,
-            usize,
-            wasm_func_callback_t,
-        ) -> Option<CBox<wasm_ref_t>>;
-        // SAFETY: the function takes the first two, and returns the same.
-        let guarded = unsafe { calling_sixth::<Guarded>() };
-        guarded(&CVec::of(args), &mut CVec::of(results), 0, 0, 0, *self)
+        self(&CVec::of(args), &mut CVec::of(results))
     }
 }
 
@@ -104,18 +94,8 @@ impl Callback<wasm_val_t> for (wasm_func_callback_with_env_t, HostInfo) {
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
-        type Guarded = extern "C" fn(
-            *mut c_void,
-            *const wasm_val_vec_t,
-            *mut wasm_val_vec_t,
-            usize,
-            usize,
-            wasm_func_callback_with_env_t,
-        ) -> Option<CBox<wasm_ref_t>>;
         let (function, env) = self;
-        // SAFETY: the function takes the first three, and returns the same.
-        let guarded = unsafe { calling_sixth::<Guarded>() };
-        guarded(env.data(), &CVec::of(args), &mut CVec::of(results), 0, 0, *function)
+        function(env.data(), &CVec::of(args), &mut CVec::of(results))
     }
 }
 
@@ -131,18 +111,8 @@ impl Callback<pagefork_val_t> for (pagefork_func_callback_t, HostInfo) {
         args: &mut [pagefork_val_t],
         results: &mut [pagefork_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
-        type Guarded = extern "C" fn(
-            *const pagefork_caller_t,
-            *const pagefork_val_t,
-            usize,
-            *mut pagefork_val_t,
-            usize,
-            pagefork_func_callback_t,
-        ) -> Option<CBox<wasm_ref_t>>;
         let (function, _) = self;
-        // SAFETY: the function takes the first five, and returns the same.
-        let guarded = unsafe { calling_sixth::<Guarded>() };
-        guarded(caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len(), *function)
+        function(caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len())
     }
 }
 

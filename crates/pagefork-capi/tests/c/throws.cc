@@ -1,5 +1,5 @@
-// A function of the host that breaks its word, and throws: the process ends there, before anything is unwound, and who
-// has called the guest gets no exception. The arguments say how the function is made, and how it is reached.
+// A function of the host that breaks its word, and throws: the process ends there, and who has called the guest gets no
+// exception. The arguments say how the function is made, and how it is reached.
 
 #include <stdexcept>
 #include <string>

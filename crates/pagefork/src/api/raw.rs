@@ -144,6 +144,29 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
         Self(unsafe { &mut *ptr::with_exposed_provenance_mut(address) })
     }
 
+    /// Says that this thread is about to call guests: what its first call in the store would have to see to is seen
+    /// to now, so that it goes the way of all others. Nothing else changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "run") (result i32) (i32.const 7)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let run = instance.get_func(&mut store, "run").expect("it is exported").with_registers(&store)?;
+    /// store.as_context_mut().expect_calls();
+    /// assert_eq!(run.call(&mut store, Default::default())?.int, 7);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline]
+    pub fn expect_calls(&mut self) {
+        // SAFETY: the store is borrowed. Whether it is ready now is asked again by each call.
+        unsafe { enter::enters_outermost(self.as_ptr()) };
+    }
+
     /// As [`StoreContextMut::running`], of the store at an address that [`StoreContextMut::expose`] gave,
     /// which somebody else may be using.
     ///
