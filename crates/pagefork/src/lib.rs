@@ -60,9 +60,8 @@ pub use crate::api::linker::Linker;
 pub use crate::api::memory::{LocalMemory, Memory};
 pub use crate::api::pre::InstancePre;
 pub use crate::api::raw::ValRaw;
-pub use crate::api::registers::{
-    RegisterCallee, RegisterExport, RegisterFunc, RegisterResult, RegisterValues,
-};
+pub use crate::api::register_export::RegisterExport;
+pub use crate::api::registers::{RegisterCallee, RegisterFunc, RegisterResult, RegisterValues};
 pub use crate::api::snapshot::Snapshot;
 pub use crate::api::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 pub use crate::api::stored::{LoadOptions, SaveOptions};

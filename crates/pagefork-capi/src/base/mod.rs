@@ -2,6 +2,7 @@
 //! sees.
 
 pub(crate) mod border;
+pub(crate) mod guard;
 pub(crate) mod c_box;
 pub(crate) mod c_vec;
 pub(crate) mod places;

@@ -14,125 +14,117 @@ const CHUNK_COUNT: usize = 16;
 /// Bytes of one, and how they are aligned.
 const SIZE: usize = 160;
 
+/// Reached by pointers alone.
 #[repr(align(16))]
-struct PlaceBytes(UnsafeCell<MaybeUninit<[u8; SIZE]>>);
+struct PlaceBytes(#[expect(dead_code, reason = "it is space")] UnsafeCell<MaybeUninit<[u8; SIZE]>>);
 
-impl PlaceBytes {
-    const fn new() -> Self {
-        Self(UnsafeCell::new(MaybeUninit::uninit()))
-    }
-}
-
-/// A place beyond the first few.
+/// A place, and what leads to the next.
 #[repr(C)]
-struct FurtherPlace {
+struct LinkedPlace {
     bytes: PlaceBytes,
     /// The next one that is free, if this one is. Apart from the bytes: what was in them last can be read
     /// until something else takes the place.
-    next: Cell<Option<NonNull<FurtherPlace>>>,
+    next: Cell<Option<NonNull<LinkedPlace>>>,
 }
 
 /// A place and its bytes have the same address.
-const _: () = assert!(offset_of!(FurtherPlace, bytes) == 0);
+const _: () = assert!(offset_of!(LinkedPlace, bytes) == 0);
+
+impl LinkedPlace {
+    const fn new() -> Self {
+        let bytes = PlaceBytes(UnsafeCell::new(MaybeUninit::uninit()));
+        Self { bytes, next: Cell::new(None) }
+    }
+}
+
+/// Has each of these places lead to the next, and the last one to nothing; returns the first.
+fn linked(places: &[LinkedPlace]) -> Option<NonNull<LinkedPlace>> {
+    let mut next = None;
+    for place in places.iter().rev() {
+        place.next.set(next.replace(NonNull::from(place)));
+    }
+    next
+}
 
 /// Further places, which are made and freed together.
 struct Chunk {
-    places: [FurtherPlace; CHUNK_COUNT],
+    places: [LinkedPlace; CHUNK_COUNT],
     /// The chunk that was made before.
     before: Option<NonNull<Chunk>>,
 }
 
 /// Places for things. Threads use it one at a time.
 pub(crate) struct Places {
-    /// A bit for each of the first few that is taken.
-    taken: Cell<u8>,
-    places: [PlaceBytes; COUNT],
-    /// The further place that is taken next.
-    free: Cell<Option<NonNull<FurtherPlace>>>,
+    /// The place that is taken next: the one that was given back last.
+    free: Cell<Option<NonNull<LinkedPlace>>>,
     /// The chunk that was made last. Each was leaked from a box.
     chunks: Cell<Option<NonNull<Chunk>>>,
+    first: [LinkedPlace; COUNT],
 }
 
 impl Places {
-    /// All are free.
+    /// None are there before [`Places::settle`].
     pub(crate) const fn new() -> Self {
-        let places = [const { PlaceBytes::new() }; COUNT];
-        Self { taken: Cell::new(0), places, free: Cell::new(None), chunks: Cell::new(None) }
+        let first = [const { LinkedPlace::new() }; COUNT];
+        Self { free: Cell::new(None), chunks: Cell::new(None), first }
+    }
+
+    /// All of the first few are free. They stay where they are from here on, and none is taken.
+    pub(crate) fn settle(&self) {
+        self.free.set(linked(&self.first));
     }
 
     /// Takes a place for a `T`, which is not there yet. What was in it before can be read until then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take<T>(&self) -> NonNull<T> {
         const { assert!(size_of::<T>() <= SIZE && align_of::<T>() <= align_of::<PlaceBytes>()) };
-        let taken = self.taken.get();
-        match self.places.get(taken.trailing_ones() as usize) {
+        match self.free.get() {
             Some(place) => {
-                // The lowest bit that is not set.
-                self.taken.set(taken | (taken + 1));
-                NonNull::from(&place.0).cast()
+                // SAFETY: what is free stays where it is as long as these places do.
+                self.free.set(unsafe { place.as_ref() }.next.get());
+                place.cast()
             }
             None => further_place(self).cast(),
         }
-    }
-
-    /// Which of the first few places this is; `None` if it is a further one.
-    #[inline]
-    fn position<T>(&self, pointer: NonNull<T>) -> Option<usize> {
-        let first = self.places.as_ptr().addr();
-        let position = pointer.addr().get().wrapping_sub(first) / size_of::<PlaceBytes>();
-        (position < COUNT).then_some(position)
     }
 
     /// Gives a place back. What was in it can be read until something else is.
     ///
     /// # Safety
     /// [`Places::take`] of these places gave it, and it was not given back since.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn give_back<T>(&self, place: NonNull<T>) {
-        match self.position(place) {
-            Some(position) => self.taken.set(self.taken.get() & !(1 << position)),
-            // SAFETY: by this function's contract it is in a chunk, which is freed with these places.
-            None => unsafe { self.give_further_back(place.cast()) },
-        }
-    }
-
-    /// # Safety
-    /// As of [`Places::give_back`], of a place in a chunk.
-    unsafe fn give_further_back(&self, place: NonNull<FurtherPlace>) {
-        // SAFETY: by this function's contract.
+        let place = place.cast::<LinkedPlace>();
+        // SAFETY: by this function's contract it is a place, which stays where it is as long as these do.
         unsafe { place.as_ref() }.next.set(self.free.replace(Some(place)));
     }
 
-    /// Takes a further place.
-    fn take_further(&self) -> NonNull<FurtherPlace> {
-        let place = self.free.get().unwrap_or_else(|| self.make_chunk());
-        // SAFETY: what is free is in a chunk, which is freed with these places.
-        self.free.set(unsafe { place.as_ref() }.next.get());
-        place
-    }
-
-    /// Makes places, all of them free; returns the first.
-    #[cold]
-    fn make_chunk(&self) -> NonNull<FurtherPlace> {
-        let place = || FurtherPlace { bytes: PlaceBytes::new(), next: Cell::new(None) };
-        let places = std::array::from_fn(|_| place());
+    /// Makes places, and takes one of them.
+    fn take_further(&self) -> NonNull<LinkedPlace> {
+        let places = std::array::from_fn(|_| LinkedPlace::new());
         let chunk = NonNull::from(Box::leak(Box::new(Chunk { places, before: self.chunks.get() })));
         self.chunks.set(Some(chunk));
         // SAFETY: it was leaked just now. Places are lent by pointers to all of it, as each is shared.
         let places = unsafe { &chunk.as_ref().places };
-        let mut next = None;
-        for place in places.iter().rev() {
-            place.next.set(next.replace(NonNull::from(place)));
-        }
-        self.free.set(next);
+        linked(places);
+        self.free.set(places[0].next.get());
         NonNull::from(&places[0])
     }
 
-    /// Frees the memory of further places: none is taken, and nothing is read that was in one.
-    pub(crate) fn free_further(&mut self) {
-        self.free.set(None);
+    /// Whether there are more than the first few.
+    pub(crate) fn has_further(&self) -> bool {
+        self.chunks.get().is_some()
+    }
+
+    /// Frees the memory of further places: none at all is taken, and nothing is read that was in one.
+    pub(crate) fn free_further(&self) {
+        self.free_chunks();
+        self.settle();
+    }
+
+    fn free_chunks(&self) {
         while let Some(chunk) = self.chunks.take() {
-            // SAFETY: it was leaked from a box, and by this function's word nothing leads to it.
+            // SAFETY: it was leaked from a box, and by the caller's word nothing leads to it.
             let chunk = unsafe { Box::from_raw(chunk.as_ptr()) };
             self.chunks.set(chunk.before);
         }
@@ -141,14 +133,14 @@ impl Places {
 
 impl Drop for Places {
     fn drop(&mut self) {
-        self.free_further();
+        self.free_chunks();
     }
 }
 
 /// A further place. It cannot unwind: what will be there need not be freed meanwhile, and so is made where it
 /// stays.
 #[cold]
-extern "C" fn further_place(places: &Places) -> NonNull<FurtherPlace> {
+extern "C" fn further_place(places: &Places) -> NonNull<LinkedPlace> {
     places.take_further()
 }
 
@@ -156,18 +148,31 @@ extern "C" fn further_place(places: &Places) -> NonNull<FurtherPlace> {
 mod tests {
     use super::*;
 
+    fn settled() -> Box<Places> {
+        let places = Box::new(Places::new());
+        places.settle();
+        places
+    }
+
+    impl Places {
+        fn is_first<T>(&self, place: NonNull<T>) -> bool {
+            self.first.iter().any(|first| NonNull::from(first).cast() == place)
+        }
+    }
+
     #[test]
     fn places_are_apart_and_come_back() {
-        let mut places = Places::new();
+        let places = settled();
         let count = COUNT + 3 * CHUNK_COUNT;
         for round in 0..3 {
             let taken: Vec<NonNull<[u64; 16]>> = (0..count).map(|_| places.take()).collect();
             for (index, place) in taken.iter().enumerate() {
-                let is_own = places.position(*place).is_some();
-                assert_eq!((is_own, place.addr().get() % 16), (index < COUNT, 0), "{index}");
+                assert_eq!(place.addr().get() % 16, 0, "{index}");
                 // SAFETY: it was taken for this.
                 unsafe { place.write([index as u64; 16]) };
             }
+            let first = taken.iter().filter(|place| places.is_first(**place)).count();
+            assert_eq!(first, COUNT, "round {round}");
             for (index, place) in taken.iter().enumerate() {
                 // SAFETY: it was written, by none but the turn of its own index if they are apart.
                 assert_eq!(unsafe { place.read() }, [index as u64; 16]);
@@ -188,20 +193,21 @@ mod tests {
         let chunks = std::iter::successors(places.chunks.get(), before);
         assert_eq!(chunks.count(), 3, "free places are taken before others are made");
         places.free_further();
-        assert!(places.chunks.get().is_none());
-        let further = (0..=COUNT).map(|_| places.take::<u8>()).last();
-        assert_eq!(further.and_then(|place| places.position(place)), None);
+        assert!(!places.has_further());
+        for index in 0..=COUNT {
+            assert_eq!(places.is_first(places.take::<u8>()), index < COUNT, "{index}");
+        }
     }
 
     #[test]
-    fn the_first_free_place_is_taken() {
-        let places = Places::new();
+    fn the_place_that_was_given_back_last_is_taken() {
+        let places = settled();
         let taken: Vec<NonNull<u8>> = (0..COUNT).map(|_| places.take()).collect();
         for position in [4, 1, 2] {
             // SAFETY: each was taken above.
             unsafe { places.give_back(taken[position]) };
         }
         let again: Vec<NonNull<u8>> = (0..3).map(|_| places.take()).collect();
-        assert_eq!(again, [taken[1], taken[2], taken[4]]);
+        assert_eq!(again, [taken[2], taken[1], taken[4]]);
     }
 }

@@ -1,6 +1,5 @@
 //! C functions as host functions, and calls of functions, with values of either header.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -12,7 +11,8 @@ use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
 use crate::objects::host_info::HostInfo;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
-use crate::objects::store::{FuncShape, Shape, StoreRef};
+use crate::objects::shape::{FuncShape, Shape};
+use crate::objects::store::StoreRef;
 use crate::objects::trap::TrapObject;
 use crate::objects::value::{CValue, OwnedValues, kind_name, pagefork_val_t, wasm_val_t};
 
@@ -33,8 +33,7 @@ pub(crate) type wasm_func_callback_with_env_t = extern "C-unwind" fn(
 /// Who has called a C function: what it was made with, and the store.
 #[repr(C)]
 pub(crate) struct pagefork_caller_t {
-    /// Another one while a function that was called meanwhile runs.
-    env: Cell<*mut c_void>,
+    env: *mut c_void,
     store: *const wasm_store_t,
 }
 
@@ -42,18 +41,7 @@ impl pagefork_caller_t {
     /// A caller, for as long as the store is lent.
     #[inline]
     pub(crate) fn new(env: *mut c_void, store: &wasm_store_t) -> Self {
-        Self { env: Cell::new(env), store }
-    }
-
-    /// None, in a place where there will be one.
-    pub(crate) const fn none() -> Self {
-        Self { env: Cell::new(ptr::null_mut()), store: ptr::null() }
-    }
-
-    /// Says what the function was made with that is called next, and gives what it said.
-    #[inline(always)]
-    pub(crate) fn replace_env(&self, env: *mut c_void) -> *mut c_void {
-        self.env.replace(env)
+        Self { env, store }
     }
 
     /// The store.

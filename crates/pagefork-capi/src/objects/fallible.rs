@@ -128,7 +128,29 @@ pub(crate) fn string<'a>(string: *const c_char, what: &'static str) -> Result<&'
 ///
 /// # Errors
 /// If it is null or no UTF-8.
+#[inline]
 pub(crate) fn text<'a>(pointer: *const c_char, what: &'static str) -> Result<&'a str> {
+    given((!pointer.is_null()).then_some(()), what)?;
+    for length in 0..=FEW_BYTES {
+        // SAFETY: by the header's word it is a string with a zero behind, which was not read yet.
+        match unsafe { pointer.cast::<u8>().add(length).read() } {
+            // SAFETY: so many bytes were read, each of ASCII, which is UTF-8; they stay for the call.
+            0 => unsafe {
+                let bytes = std::slice::from_raw_parts(pointer.cast(), length);
+                return Ok(std::str::from_utf8_unchecked(bytes));
+            },
+            byte if byte.is_ascii() => {}
+            _ => break,
+        }
+    }
+    any_text(pointer, what)
+}
+
+/// Of strings of so many bytes, as most names have, it is seen on the way to their end that they are text.
+const FEW_BYTES: usize = 16;
+
+#[inline(never)]
+fn any_text<'a>(pointer: *const c_char, what: &'static str) -> Result<&'a str> {
     let text = std::str::from_utf8(string(pointer, what)?);
     text.map_err(|_| BorderError::Unfit(format!("the {what} is not UTF-8")).into())
 }

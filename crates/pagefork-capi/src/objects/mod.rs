@@ -6,6 +6,7 @@ pub(crate) mod host_info;
 pub(crate) mod object;
 pub(crate) mod trap;
 pub(crate) mod saved_program;
+pub(crate) mod shape;
 pub(crate) mod store;
 pub(crate) mod value;
 pub(crate) mod waiting;

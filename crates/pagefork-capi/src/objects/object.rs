@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 use std::mem;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use pagefork::{Error, ExternType, Func, Global, Instance, Memory, Module, Result, Table, Tag};
@@ -11,7 +11,8 @@ use crate::base::border::{BorderError, note_error};
 use crate::base::c_box::{CBox, Deletable};
 use crate::base::c_vec::Element;
 use crate::objects::host_info::{HostInfo, InfoPlace};
-use crate::objects::store::{LazyShape, Shape, StoreRef};
+use crate::objects::shape::{LazyShape, Shape};
+use crate::objects::store::StoreRef;
 use crate::objects::trap::TrapObject;
 use crate::objects::types::{extern_kind, wasm_externtype_t};
 
@@ -158,18 +159,51 @@ impl Deletable for wasm_ref_t {
     unsafe fn delete(this: NonNull<Self>) {
         // SAFETY: by this function's contract C has given it away.
         let deleted = unsafe { &mut *this.as_ptr() };
-        if let Object::Deleted = deleted.object {
-            return note_error(deleted.wrong_kind("live object").into());
+        match (&deleted.object, &mut deleted.store) {
+            (
+                Object::Func(..)
+                | Object::Global(_)
+                | Object::Table(_)
+                | Object::Memory(_)
+                | Object::Tag(_)
+                | Object::Instance(_),
+                Some(store),
+            ) => {
+                if let Object::Instance(instance) = &deleted.object {
+                    store.remove_if_unknown(instance);
+                }
+                // SAFETY: it is read once: nothing is left there.
+                let store = unsafe { ptr::read(store) };
+                // SAFETY: it is a place of the store's, which is there; these kinds have nothing to drop.
+                unsafe {
+                    (&raw mut deleted.store).write(None);
+                    (&raw mut deleted.object).write(Object::Deleted);
+                    StoreRef::give_place_back(Some(&store), this);
+                }
+            }
+            // SAFETY: by this function's contract.
+            _ => unsafe { delete_more(this) },
         }
-        if let (Object::Instance(instance), Some(store)) = (&deleted.object, &deleted.store) {
-            store.remove_if_unknown(instance);
-        }
-        let store = deleted.store.take();
-        let object = mem::replace(&mut deleted.object, Object::Deleted);
-        // SAFETY: what was in it is moved out, and nothing leads to it any more.
-        unsafe { StoreRef::give_place_back(store.as_ref(), this) };
-        drop(object);
     }
+}
+
+/// Deletes an object that has more than its store, or was deleted.
+///
+/// # Safety
+/// As of [`Deletable::delete`].
+#[cold]
+#[inline(never)]
+unsafe fn delete_more(this: NonNull<wasm_ref_t>) {
+    // SAFETY: by this function's contract C has given it away.
+    let deleted = unsafe { &mut *this.as_ptr() };
+    if let Object::Deleted = deleted.object {
+        return note_error(deleted.wrong_kind("live object").into());
+    }
+    let store = deleted.store.take();
+    let object = mem::replace(&mut deleted.object, Object::Deleted);
+    // SAFETY: what was in it is moved out, and nothing leads to it any more.
+    unsafe { StoreRef::give_place_back(store.as_ref(), this) };
+    drop(object);
 }
 
 macro_rules! of_kind {

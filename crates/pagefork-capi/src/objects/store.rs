@@ -17,11 +17,10 @@ use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagefork::{
     AsContextMut, CallOrigin, Caller, Engine, Error, Extern, ExternRef, ForeignData, Func,
-    FuncType, Instance, Module, Result, RunningGuest, Store, StoreContextMut, UsageError, ValType,
+    FuncType, Instance, Module, Result, RunningGuest, Store, StoreContextMut, UsageError,
 };
 
 use pagefork_wasi::{OutputPipe, WasiCtx};
@@ -29,11 +28,11 @@ use pagefork_wasi::{OutputPipe, WasiCtx};
 use crate::base::border::BorderError;
 use crate::base::c_box::CBox;
 use crate::base::places::Places;
-use crate::objects::callback::pagefork_caller_t;
+use crate::objects::callback::{pagefork_caller_t, raised};
 use crate::objects::host_info::{HostInfo, InfoPlace};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::saved_program::SavedProgram;
-use crate::objects::types::kind_of;
+use crate::objects::shape::{FuncShape, LazyShape, Shape};
 
 /// The data of every store of the library.
 pub(crate) struct HostData {
@@ -41,7 +40,7 @@ pub(crate) struct HostData {
     cell: NonNull<StoreCell>,
     /// What WASI programs have; made when one asks first, if C does not say.
     /// Apart, as it is large, and most stores have none.
-    wasi: Option<Box<HostWasi>>,
+    wasi: ManuallyDrop<Option<Box<HostWasi>>>,
 }
 
 /// What WASI programs have.
@@ -81,7 +80,7 @@ impl HostData {
         outputs: [Option<OutputPipe>; 2],
         program: Option<Arc<SavedProgram>>,
     ) {
-        self.wasi = Some(Box::new(HostWasi { ctx, outputs, _program: program }));
+        *self.wasi = Some(Box::new(HostWasi { ctx, outputs, _program: program }));
     }
 }
 
@@ -92,6 +91,13 @@ impl ForeignData for HostData {
         let cell = unsafe { self.cell.as_ref() };
         cell.address.set(store);
         ptr::from_ref(cell.handle()).cast()
+    }
+
+    unsafe fn error(returned: NonNull<c_void>) -> Error {
+        // SAFETY: by this function's contract it is what a function on cells gives away: by the header's word an
+        // error.
+        let error = unsafe { CBox::<wasm_ref_t>::new(returned.cast()) };
+        raised(&error)
     }
 }
 
@@ -104,7 +110,16 @@ impl Drop for HostData {
         if !cell.is_filled.get() {
             cell.address.set(0);
         }
+        if let Some(wasi) = self.wasi.take() {
+            drop_wasi(wasi);
+        }
     }
+}
+
+/// Apart, as most stores have none.
+#[cold]
+fn drop_wasi(wasi: Box<HostWasi>) {
+    drop(wasi);
 }
 
 // SAFETY: the headers say that a store and its objects are used by one thread at a time, and with
@@ -145,106 +160,18 @@ pub(crate) struct StoreCell {
     /// An instance of which nothing is known but one object, so that it goes with this.
     unknown: Cell<Option<Instance>>,
     /// What C attached to the store itself.
-    pub(crate) data: InfoPlace,
+    data: InfoPlace,
+    /// Whether anything was put into the tables, or attached to the store: then there is more to do when it goes.
+    has_more: Cell<bool>,
     /// What C's pointers to the store lead to: not one of those that are counted.
     handle: MaybeUninit<ManuallyDrop<wasm_store_t>>,
-    /// What host functions are given as their caller.
-    caller: pagefork_caller_t,
     /// Where C's objects lie, the first few without memory of their own. What C has deleted is seen there until
     /// the store goes, or something else is in its place.
     places: Places,
 }
 
-/// Says of callers what it said before, also after a panic.
-struct Back<'a>(&'a StoreCell, *mut c_void);
-
-impl Drop for Back<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.caller.replace_env(self.1);
-    }
-}
-
 /// From this many references on it may pay to look for those that no guest holds.
 const KNOWN_MIN: usize = 256;
-
-/// What calls of functions of a type need.
-pub(crate) struct FuncShape {
-    ty: FuncType,
-    /// Kinds of the parameters.
-    pub(crate) params: Box<[u8]>,
-    /// Kinds of the results.
-    pub(crate) results: Box<[u8]>,
-    /// Whether all values are numbers.
-    is_numeric: bool,
-    /// Whether all values are numbers or vectors.
-    is_plain: bool,
-}
-
-impl FuncShape {
-    /// The type.
-    pub(crate) fn ty(&self) -> &FuncType {
-        &self.ty
-    }
-
-    fn new(ty: FuncType) -> Self {
-        let is_number = |ty: &ValType| ty.is_num();
-        let is_numeric = ty.params.iter().chain(&ty.results).all(is_number);
-        let is_plain = !ty.params.iter().chain(&ty.results).any(|ty| ty.as_ref().is_some());
-        let kinds = |types: &[ValType]| types.iter().map(|ty| kind_of(*ty)).collect();
-        Self { params: kinds(&ty.params), results: kinds(&ty.results), is_numeric, is_plain, ty }
-    }
-}
-
-impl FuncShape {
-    /// Whether values pass as they are, in a header that has vectors or has none.
-    #[inline]
-    pub(crate) fn passes_as_is(&self, has_vectors: bool) -> bool {
-        if has_vectors { self.is_plain } else { self.is_numeric }
-    }
-}
-
-/// A [`FuncShape`] of a store: there as long as the store.
-#[derive(Clone, Copy)]
-pub(crate) struct Shape(NonNull<FuncShape>);
-
-// SAFETY: what a shape says never changes, and is there as long as the store of its function.
-unsafe impl Send for Shape {}
-
-// SAFETY: what a shape says never changes, and is there as long as the store of its function.
-unsafe impl Sync for Shape {}
-
-/// A [`Shape`] that is looked up when a call needs it first: null until then.
-#[derive(Default)]
-pub(crate) struct LazyShape(AtomicPtr<FuncShape>);
-
-impl Clone for LazyShape {
-    fn clone(&self) -> Self {
-        Self(AtomicPtr::new(self.0.load(Ordering::Acquire)))
-    }
-}
-
-impl LazyShape {
-    /// What calls of the function need.
-    ///
-    /// # Errors
-    /// If the store may not be reached.
-    #[inline]
-    pub(crate) fn get(&self, func: &Func, store: &StoreCell) -> Result<Shape> {
-        match NonNull::new(self.0.load(Ordering::Acquire)) {
-            Some(shape) => Ok(Shape(shape)),
-            None => self.find(func, store),
-        }
-    }
-
-    #[cold]
-    fn find(&self, func: &Func, store: &StoreCell) -> Result<Shape> {
-        let ty = func.ty(&store.context()?);
-        let shape = store.shape(ty);
-        self.0.store(shape.0.as_ptr(), Ordering::Release);
-        Ok(shape)
-    }
-}
 
 /// One of those that keep a store alive.
 pub(crate) struct StoreRef(NonNull<StoreCell>);
@@ -298,18 +225,16 @@ impl StoreRef {
     /// A cell for a store that is being made.
     #[inline]
     pub(crate) fn empty() -> Self {
-        let spare = SPARE.try_with(Cell::take).ok().flatten();
-        let cell = Box::leak(spare.unwrap_or_else(StoreCell::new));
-        let pointer = NonNull::from(&mut *cell);
-        let handle = cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
-        cell.caller = pagefork_caller_t::new(ptr::null_mut(), handle);
-        Self(pointer)
+        match SPARE.try_with(Cell::take).ok().flatten() {
+            Some(spare) => Self(spare.into_cell()),
+            None => Self(StoreCell::new()),
+        }
     }
 
     /// What the store in this cell has for its data, or will have once it is made or reset. No host function
     /// of it runs.
     pub(crate) fn data(&self) -> HostData {
-        HostData { cell: self.0, wasi: None }
+        HostData { cell: self.0, wasi: ManuallyDrop::new(None) }
     }
 
     /// An object of this store, for C.
@@ -371,7 +296,27 @@ impl StoreRef {
 
 thread_local! {
     /// A cell that this thread has freed, so that a store after the other needs no memory for one.
-    static SPARE: Cell<Option<Box<StoreCell>>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<SpareCell>> = const { Cell::new(None) };
+}
+
+/// A cell without a store, which nothing leads to: as a new one.
+struct SpareCell(NonNull<StoreCell>);
+
+impl SpareCell {
+    #[inline]
+    fn into_cell(self) -> NonNull<StoreCell> {
+        let cell = self.0;
+        mem::forget(self);
+        cell
+    }
+}
+
+impl Drop for SpareCell {
+    #[cold]
+    fn drop(&mut self) {
+        // SAFETY: it was leaked from a box, and nothing leads to it.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
 }
 
 /// A cell with room for more entries is not kept.
@@ -379,8 +324,8 @@ const SPARE_MAX: usize = 64;
 
 impl StoreCell {
     #[cold]
-    fn new() -> Box<Self> {
-        Box::new(Self {
+    fn new() -> NonNull<Self> {
+        let cell = Box::leak(Box::new(Self {
             count: Cell::new(1),
             is_open: Cell::new(false),
             address: Cell::new(0),
@@ -393,10 +338,18 @@ impl StoreCell {
             known_max: Cell::new(KNOWN_MIN),
             unknown: Cell::new(None),
             data: InfoPlace::default(),
+            has_more: Cell::new(false),
             handle: MaybeUninit::uninit(),
-            caller: pagefork_caller_t::none(),
             places: Places::new(),
-        })
+        }));
+        let mut pointer = NonNull::from(cell);
+        // SAFETY: it was leaked just now. All that leads to it comes of this pointer.
+        unsafe {
+            let handle = wasm_store_t(StoreRef(pointer));
+            pointer.as_mut().handle.write(ManuallyDrop::new(handle));
+            pointer.as_ref().places.settle();
+        }
+        pointer
     }
 
     /// What C's pointers to the store lead to.
@@ -406,12 +359,25 @@ impl StoreCell {
         unsafe { self.handle.assume_init_ref() }
     }
 
-    /// Puts the store into its cell.
-    pub(crate) fn fill(&self, store: Store<HostData>) {
-        // SAFETY: the cell is new: nothing has borrowed what is in it.
-        unsafe { *self.store.get() = Some(store) };
+    /// Puts the store into its cell, which has none.
+    #[inline]
+    pub(crate) fn fill(&self, mut store: Store<HostData>) {
+        self.address.set(store.as_context_mut().expose());
+        // SAFETY: nothing has borrowed what is in the cell: that is nothing.
+        unsafe { self.store.get().write(Some(store)) };
         self.is_filled.set(true);
-        self.renew_context();
+        self.is_open.set(true);
+    }
+
+    /// What C attached to the store itself, or null.
+    pub(crate) fn attached(&self) -> *mut c_void {
+        self.data.get()
+    }
+
+    /// Attaches something to the store itself; what was attached is finalized.
+    pub(crate) fn attach(&self, info: HostInfo) {
+        self.has_more.set(true);
+        self.data.set(info);
     }
 
     /// Makes the store's own context anew, after the store itself was borrowed.
@@ -488,6 +454,7 @@ impl StoreCell {
     /// Says that nothing is known of an instance but the object that it becomes: its module imports
     /// nothing, so that no guest but itself has seen anything of it.
     pub(crate) fn note_unknown(&self, instance: Instance) {
+        self.has_more.set(true);
         self.unknown.set(Some(instance));
     }
 
@@ -499,10 +466,16 @@ impl StoreCell {
     }
 
     /// Frees an instance whose object goes, if that was all that was known of it.
+    #[inline]
     pub(crate) fn remove_if_unknown(&self, instance: &Instance) {
-        if self.unknown.get().as_ref() != Some(instance) {
-            return;
+        if self.unknown.get().as_ref() == Some(instance) {
+            self.remove_unknown(instance);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_unknown(&self, instance: &Instance) {
         self.unknown.set(None);
         let Ok(mut context) = self.context() else { return };
         // SAFETY: no object was made of anything in it, none but this of the instance, and it
@@ -624,10 +597,8 @@ impl StoreCell {
         function: impl FnOnce(&StoreCell, &pagefork_caller_t) -> R,
     ) -> Result<R> {
         let cell = Self::of_caller(caller);
-        let call = |cell: &StoreCell| {
-            let _back = Back(cell, cell.caller.replace_env(env));
-            function(cell, &cell.caller)
-        };
+        // Its own: one that it calls meanwhile, through a guest, is given another.
+        let call = |cell: &StoreCell| function(cell, &pagefork_caller_t::new(env, cell.handle()));
         match caller.is_direct() {
             true => Ok(call(cell)),
             false => Self::in_host_function(caller, call),
@@ -671,34 +642,52 @@ impl StoreCell {
             this.is_filled.set(false);
             drop((*this.store.get()).take());
         }
-        // SAFETY: it was leaked from a box, and there is no reference to it any more.
-        let mut this = unsafe { Box::from_raw(cell.as_ptr()) };
-        // What was attached to the store's things is finalized before what was to the store.
-        if !this.infos.get_mut().is_empty() {
-            drop(mem::take(this.infos.get_mut()));
+        if this.has_more.get() || this.places.has_further() {
+            // SAFETY: by this function's contract, and the store is gone.
+            return unsafe { Self::release_more(cell) };
         }
+        // SAFETY: by this function's contract nothing leads to the cell, which is as a new one but for the count.
+        unsafe { Self::keep_spare(cell) };
+    }
+
+    /// Frees what the library has kept about a store that is gone.
+    ///
+    /// # Safety
+    /// As of [`StoreCell::release`]; there is no store any more.
+    #[cold]
+    #[inline(never)]
+    unsafe fn release_more(mut cell: NonNull<Self>) {
+        // SAFETY: by this function's contract there is no other reference.
+        let this = unsafe { cell.as_mut() };
+        // What was attached to the store's things is finalized before what was to the store.
+        drop(mem::take(this.infos.get_mut()));
         this.data.take();
-        this.keep_spare();
+        this.places.free_further();
+        let (shapes, known) = (this.shapes.get_mut(), this.known.get_mut());
+        if shapes.capacity() > SPARE_MAX || known.capacity() > SPARE_MAX {
+            // It is not kept.
+            return drop(SpareCell(cell));
+        }
+        shapes.clear();
+        known.clear();
+        this.known_max.set(KNOWN_MIN);
+        this.unknown.set(None);
+        this.has_more.set(false);
+        // SAFETY: by this function's contract nothing leads to the cell, which is as a new one but for the count.
+        unsafe { Self::keep_spare(cell) };
     }
 
     /// Keeps the cell for a store that comes, which finds it as a new one.
-    fn keep_spare(mut self: Box<Self>) {
-        self.places.free_further();
-        let (shapes, known) = (self.shapes.get_mut(), self.known.get_mut());
-        if shapes.capacity() > SPARE_MAX || known.capacity() > SPARE_MAX {
-            return;
-        }
-        if !shapes.is_empty() {
-            shapes.clear();
-        }
-        if !known.is_empty() {
-            known.clear();
-        }
-        self.count.set(1);
-        self.known_max.set(KNOWN_MIN);
-        self.unknown.set(None);
+    ///
+    /// # Safety
+    /// Nothing leads to it, and it is as a new one but for the count.
+    #[inline]
+    unsafe fn keep_spare(cell: NonNull<Self>) {
+        // SAFETY: by this function's contract.
+        unsafe { cell.as_ref() }.count.set(1);
+        let spare = SpareCell(cell);
         // One that is kept already goes; a thread that ends keeps none.
-        let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+        let _ = SPARE.try_with(|place| drop(place.replace(Some(spare))));
     }
 
     /// What C attached to something of the store, or null.
@@ -708,6 +697,7 @@ impl StoreCell {
 
     /// Attaches something; what was attached is finalized.
     pub(crate) fn set_info(&self, object: Object, info: HostInfo) {
+        self.has_more.set(true);
         // The finalizer may attach something, too.
         let old = self.infos.borrow_mut().insert(object, info);
         drop(old);
@@ -722,10 +712,11 @@ impl StoreCell {
     pub(crate) fn shape(&self, ty: FuncType) -> Shape {
         let mut shapes = self.shapes.borrow_mut();
         if let Some(shape) = shapes.get(&ty) {
-            return Shape(NonNull::from(&**shape));
+            return Shape::of(shape);
         }
+        self.has_more.set(true);
         let shape = Box::new(FuncShape::new(ty.clone()));
-        let place = Shape(NonNull::from(&*shape));
+        let place = Shape::of(&shape);
         shapes.insert(ty, shape);
         place
     }
@@ -734,12 +725,12 @@ impl StoreCell {
     #[inline]
     pub(crate) fn shape_of(&self, shape: Shape) -> &FuncShape {
         // SAFETY: shapes are made by their stores alone, which free them when they go.
-        unsafe { shape.0.as_ref() }
+        unsafe { shape.get() }
     }
 
     /// The type of functions of this shape.
     pub(crate) fn func_type(&self, shape: Shape) -> &FuncType {
-        &self.shape_of(shape).ty
+        self.shape_of(shape).ty()
     }
 
     /// A function as an object.
@@ -760,6 +751,7 @@ impl StoreCell {
         {
             return Ok(*known);
         }
+        self.has_more.set(true);
         if self.context()?.reference_count() >= self.known_max.get() {
             let left = self.collect()?;
             self.known_max.set((left * 2).max(KNOWN_MIN));

@@ -3,10 +3,11 @@
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
-use pagefork::{Caller, Func, Result, ValRaw};
+use pagefork::{Caller, ForeignFunction, Func, Result, ValRaw};
 
 use crate::base::border::given;
 use crate::base::c_box::CBox;
+use crate::base::guard::calling_sixth;
 use crate::objects::callback::{self, pagefork_caller_t, pagefork_func_callback_t, raised};
 use crate::objects::fallible::{OutCBox, elements, fallible, make, outcome_in, places, text};
 use crate::objects::host_functions::{Place, define};
@@ -23,17 +24,33 @@ const FUNCTION: &str = "function";
 pub(super) type pagefork_raw_callback_t =
     extern "C-unwind" fn(*const pagefork_caller_t, *mut ValRaw) -> Option<CBox<wasm_ref_t>>;
 
-/// What calls a C function on cells.
+/// A C function on cells, and what calls it where guests do not.
 pub(super) fn on_cells(
     callback: pagefork_raw_callback_t,
     env: HostInfo,
-) -> impl Fn(Caller<'_, HostData>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static {
-    move |mut caller, cells| {
+) -> (
+    impl Fn(Caller<'_, HostData>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+    ForeignFunction<HostData>,
+) {
+    // SAFETY: by the header's word it is such a function, is there as long as what it was made with, and returns.
+    let foreign = unsafe { ForeignFunction::on_cells(callback as *const (), env.data()) };
+    type Guarded = extern "C" fn(
+        *const pagefork_caller_t,
+        *mut ValRaw,
+        usize,
+        usize,
+        usize,
+        pagefork_raw_callback_t,
+    ) -> Option<CBox<wasm_ref_t>>;
+    // SAFETY: the function takes the first two, and returns the same.
+    let guarded = unsafe { calling_sixth::<Guarded>() };
+    let function = move |mut caller: Caller<'_, HostData>, cells: &mut [ValRaw]| {
         let trap = StoreCell::with_caller(&mut caller, env.data(), |_, caller| {
-            callback(caller, cells.as_mut_ptr())
+            guarded(caller, cells.as_mut_ptr(), 0, 0, 0, callback)
         })?;
         trap.map_or(Ok(()), |trap| Err(raised(&trap)))
-    }
+    };
+    (function, foreign)
 }
 
 // SAFETY: the name is declared in our header, and begins as ours do.
@@ -101,9 +118,9 @@ fallible! {
         let env = HostInfo::new(env, finalizer);
         make(out, || {
             let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
-            let function = on_cells(given(callback, FUNCTION)?, env);
+            let (function, foreign) = on_cells(given(callback, FUNCTION)?, env);
             // SAFETY: the header says that the callback leaves values of the results' types.
-            let func = unsafe { Func::new_unchecked(&mut store.0.context()?, ty, function) };
+            let func = unsafe { Func::new_foreign(&mut store.0.context()?, ty, function, foreign) };
             store.0.own_func(func)
         })
     }

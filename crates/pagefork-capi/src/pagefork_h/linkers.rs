@@ -84,9 +84,9 @@ fallible! {
         let env = HostInfo::new(env, finalizer);
         let (linker, ty) = (&mut given(linker, LINKER)?.0, given(ty, "type")?.func()?.clone());
         let (module, name) = (text(module, MODULE)?, text(name, NAME)?);
-        let function = on_cells(given(callback, "function")?, env);
+        let (function, foreign) = on_cells(given(callback, "function")?, env);
         // SAFETY: the header says that the callback leaves values of the results' types.
-        unsafe { linker.func_new_unchecked(module, name, ty, function).map(|_| ()) }
+        unsafe { linker.func_new_foreign(module, name, ty, function, foreign).map(|_| ()) }
     }
 
     fn pagefork_linker_func_wrap(

@@ -11,6 +11,7 @@ use pagefork::{
 
 use crate::base::border::{BorderError, attempt, exported, given, note_error, panicked};
 use crate::base::c_box::{CBox, Deletable};
+use crate::base::guard::calling_last;
 use crate::objects::callback::{pagefork_caller_t, raised};
 use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make, string, text};
 use crate::objects::host_functions::has_floats;
@@ -44,9 +45,35 @@ pub(super) type RegisterFunction = extern "C-unwind" fn(
     f64,
 ) -> RegisterResult;
 
-/// The same, of a prototype without floats.
-type IntFunction =
-    extern "C-unwind" fn(*const pagefork_caller_t, u64, u64, u64, u64, u64) -> RegisterResult;
+/// What calls such a function.
+type GuardedFunction = extern "C" fn(
+    *const pagefork_caller_t,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    f64,
+    RegisterFunction,
+) -> RegisterResult;
+
+/// What calls one of a prototype without floats.
+type GuardedIntFunction = extern "C" fn(
+    *const pagefork_caller_t,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    RegisterFunction,
+) -> RegisterResult;
 
 /// A C function with its own arguments and result. Registers of floats are passed on if there are
 /// any: to keep them across what comes before the call is most of what that costs.
@@ -92,17 +119,19 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
     ) -> Result<RegisterResult> {
         let [i0, i1, i2, i3, i4] = values.ints;
         StoreCell::with_caller(&mut caller, self.env.data(), |cell, caller| {
+            let function = self.function;
             let result = match HAS_FLOATS {
                 true => {
                     let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
-                    (self.function)(caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
+                    // SAFETY: the function takes what there is before it, as far as it has it, and returns so.
+                    let call = unsafe { calling_last::<GuardedFunction>() };
+                    call(caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7, function)
                 }
                 false => {
-                    // SAFETY: the function has no float among its parameters, so that it looks at
-                    // no register for them.
-                    let function =
-                        unsafe { mem::transmute::<RegisterFunction, IntFunction>(self.function) };
-                    function(caller, i0, i1, i2, i3, i4)
+                    // SAFETY: the function takes the words before it, as far as it has them, and no float, and
+                    // returns so.
+                    let call = unsafe { calling_last::<GuardedIntFunction>() };
+                    call(caller, i0, i1, i2, i3, i4, function)
                 }
             };
             // It may be that it is to be called later, which is for who has called this.
@@ -155,13 +184,42 @@ pub(super) fn type_of(signature: *const c_char) -> Result<FuncType> {
     Ok(FuncType::new(list(params)?, list(results)?))
 }
 
+/// The letter of a type in signatures; 0 if it has none.
+fn letter_of(ty: ValType) -> u8 {
+    match ty {
+        ValType::I32 => b'i',
+        ValType::I64 => b'I',
+        ValType::F32 => b'f',
+        ValType::F64 => b'F',
+        _ => 0,
+    }
+}
+
 /// Whether a function is of the type that a signature says.
-fn is_of_type(ty: &FuncType, (params, results): (&[u8], &[u8])) -> bool {
-    let are = |types: &[ValType], letters: &[u8]| {
-        let is = |(ty, letter): (&ValType, &u8)| value_type(*letter) == Some(*ty);
-        types.len() == letters.len() && types.iter().zip(letters).all(is)
+///
+/// # Safety
+/// The signature is a string with a zero behind.
+unsafe fn is_of_type(ty: &FuncType, signature: *const c_char) -> bool {
+    let mut next = signature.cast::<u8>();
+    let mut says = |letter: u8| {
+        // SAFETY: by this function's contract: nothing is read behind what is not as it should be, as the zero
+        // is not, but where all ends.
+        let is = unsafe { *next } == letter;
+        if is && letter != 0 {
+            // SAFETY: it is no zero, so there is another one.
+            next = unsafe { next.add(1) };
+        }
+        is
     };
-    are(&ty.params, params) && are(&ty.results, results)
+    ty.params.iter().all(|ty| letter_of(*ty) != 0 && says(letter_of(*ty)))
+        && match &*ty.results {
+            [] => says(0) || says(b':') && says(0),
+            results => {
+                says(b':')
+                    && results.iter().all(|ty| letter_of(*ty) != 0 && says(letter_of(*ty)))
+                    && says(0)
+            }
+        }
 }
 
 /// A function that C calls by a pointer to a function.
@@ -188,20 +246,52 @@ enum TypedCallee {
 }
 
 impl Deletable for pagefork_typed_func_t {
+    #[inline]
     unsafe fn delete(this: NonNull<Self>) {
         // SAFETY: by this function's contract C has given it away.
         let deleted = unsafe { &mut *this.as_ptr() };
-        let callee = mem::replace(&mut deleted.callee, TypedCallee::Deleted);
-        if matches!(callee, TypedCallee::Deleted) {
-            return note_error(BorderError::Unfit(DELETED.to_owned()).into());
+        let (TypedCallee::Own(_), None, Some(store)) =
+            (&deleted.callee, &deleted.error, &mut deleted.store)
+        else {
+            // SAFETY: by this function's contract.
+            return unsafe { delete_more(this) };
+        };
+        // SAFETY: it is read once: nothing is left there.
+        let store = unsafe { ptr::read(store) };
+        // SAFETY: it is a place of the store's, which is there; what was in it has nothing to drop any more.
+        unsafe {
+            (&raw mut deleted.store).write(None);
+            (&raw mut deleted.callee).write(TypedCallee::Deleted);
+            deleted.call = call_of_deleted();
+            StoreRef::give_place_back(Some(&store), this);
         }
-        // SAFETY: it looks at none of its arguments.
-        deleted.call = unsafe { mem::transmute::<DeletedCall, RegisterCall>(call_deleted) };
-        let (store, error) = (deleted.store.take(), deleted.error.take());
-        // SAFETY: what was in it is moved out, and nothing leads to it any more.
-        unsafe { StoreRef::give_place_back(store.as_ref(), this) };
-        drop((error, callee));
     }
+}
+
+/// Deletes a typed function that has more than a function of its store, or was deleted.
+///
+/// # Safety
+/// As of [`Deletable::delete`].
+#[cold]
+#[inline(never)]
+unsafe fn delete_more(this: NonNull<pagefork_typed_func_t>) {
+    // SAFETY: by this function's contract C has given it away.
+    let deleted = unsafe { &mut *this.as_ptr() };
+    let callee = mem::replace(&mut deleted.callee, TypedCallee::Deleted);
+    if matches!(callee, TypedCallee::Deleted) {
+        return note_deleted();
+    }
+    deleted.call = call_of_deleted();
+    let (store, error) = (deleted.store.take(), deleted.error.take());
+    // SAFETY: what was in it is moved out, and nothing leads to it any more.
+    unsafe { StoreRef::give_place_back(store.as_ref(), this) };
+    drop((error, callee));
+}
+
+/// What C calls once it has deleted the function.
+fn call_of_deleted() -> RegisterCall {
+    // SAFETY: it looks at none of its arguments.
+    unsafe { mem::transmute::<DeletedCall, RegisterCall>(call_deleted) }
 }
 
 /// What C calls as a function of the type's prototype, with the typed function before its
@@ -277,8 +367,13 @@ const DELETED: &str = "the typed function was deleted";
 type DeletedCall = extern "C" fn() -> RegisterResult;
 
 extern "C" fn call_deleted() -> RegisterResult {
-    note_error(BorderError::Unfit(DELETED.to_owned()).into());
+    note_deleted();
     RegisterResult::default()
+}
+
+#[cold]
+fn note_deleted() {
+    note_error(BorderError::Unfit(DELETED.to_owned()).into());
 }
 
 /// # Safety
@@ -344,10 +439,10 @@ unsafe fn call_fresh(
     export: &FreshExport,
     values: RegisterValues,
 ) -> RegisterResult {
-    let mut store = None;
+    let (mut store, mut result) = (None, RegisterResult::default());
     // What a panic may come from is apart: so the values are not moved for it.
-    match attempt(|| export.call(&mut store, &values)) {
-        Ok(result) => result,
+    match attempt(|| export.call(&mut store, &values, &mut result)) {
+        Ok(()) => result,
         // SAFETY: by this function's contract.
         Err(error) => unsafe { call_failed(this, store.as_ref(), error) },
     }
@@ -427,15 +522,25 @@ fallible! {
         make(out, || {
             let object = given(func, FUNCTION)?;
             let (store, func) = (object.store()?, object.bare_func()?);
-            let context = store.context()?;
-            let asked = letters(signature)?;
-            if !func.with_type(&context, |ty| is_of_type(ty, asked)) {
-                let (asked, found) = (type_of(signature)?, func.ty(&context));
-                let text = format!("type mismatch: the function is {found}, expected {asked}");
-                return Err(BorderError::Unfit(text).into());
+            let mut context = store.context()?;
+            given((!signature.is_null()).then_some(()), "signature")?;
+            let mut has_any_floats = false;
+            let is = |ty: &FuncType| {
+                has_any_floats = has_floats(ty);
+                // SAFETY: by the header's word it is a string with a zero behind.
+                unsafe { is_of_type(ty, signature) }
+            };
+            match func.with_registers_if(&context, is)? {
+                Some(func) => {
+                    context.expect_calls();
+                    Ok(typed(func, has_any_floats, store))
+                }
+                None => {
+                    let (asked, found) = (type_of(signature)?, func.ty(&context));
+                    let text = format!("type mismatch: the function is {found}, expected {asked}");
+                    Err(BorderError::Unfit(text).into())
+                }
             }
-            let has_floats = asked.0.iter().any(|letter| matches!(letter, b'f' | b'F'));
-            Ok(typed(func.with_registers(&context)?, has_floats, store))
         })
     }
 
@@ -482,7 +587,9 @@ fallible! {
             let (instance, export) = (given(instance, "instance")?, given(export, "export")?);
             let store = instance.store()?;
             let (place, has_floats) = given(export.typed.as_ref(), "signature of the export")?;
-            let func = instance.instance()?.get_register_export(&store.context()?, place)?;
+            let mut context = store.context()?;
+            let func = instance.instance()?.get_register_export(&context, place)?;
+            context.expect_calls();
             Ok(typed(func, *has_floats, store))
         })
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use pagefork::{Instance, Result, StoreLimits};
+use pagefork::{Instance, Result, Store, StoreLimits};
 
 use crate::base::border::{attempt, exported, given};
 use crate::base::c_box::CBox;
@@ -69,12 +69,15 @@ pub(super) struct Spawning<W> {
 }
 
 impl<'a> Spawning<&'a pagefork_wasi_config_t> {
+    /// As C has it that says nothing.
+    const PLAIN: Self = Self { tenant: 0, limits: None, wasi: None };
+
     /// # Errors
     /// If C has set something of a later version, or limits that are none.
     #[inline(always)]
     pub(super) fn of(how: Option<&pagefork_spawn_t<'a>>) -> Result<Self> {
         let Some(how) = how else {
-            return Ok(Self { tenant: 0, limits: None, wasi: None });
+            return Ok(Self::PLAIN);
         };
         check_reserved(&how.reserved)?;
         let limits = how.limits.map(|limits| limits.to_limits()).transpose()?;
@@ -118,22 +121,49 @@ pub(super) fn spawn_store<W: Borrow<pagefork_wasi_config_t>>(
     let (store, data) = cell_and_data(pre, how)?;
     prepare(&store);
     let (own, instance) = match &how.limits {
-        Some(limits) => pre.pre.spawn_limited(how.tenant, data, *limits, |_| ())?,
+        Some(limits) => spawn_limited(pre, how.tenant, data, limits)?,
         None => pre.pre.spawn_for(how.tenant, data)?,
     };
     store.fill(own);
     Ok((store, instance))
 }
 
+/// Apart, since few stores are spawned so.
+#[inline(never)]
+fn spawn_limited(
+    pre: &pagefork_instance_pre_t,
+    tenant: u64,
+    data: HostData,
+    limits: &StoreLimits,
+) -> Result<(Store<HostData>, Instance)> {
+    pre.pre.spawn_limited(tenant, data, *limits, |_| ())
+}
+
+/// As [`spawn_store`], if C has said how.
+///
+/// # Errors
+/// As [`spawn_store`]; if C has set something of a later version.
+#[inline(never)]
+fn spawn_as(
+    pre: &pagefork_instance_pre_t,
+    how: &pagefork_spawn_t<'_>,
+) -> Result<(StoreRef, Instance)> {
+    spawn_store(pre, &Spawning::of(Some(how))?, |_| ())
+}
+
 /// As [`spawn_store`], with an object of the instance.
 ///
 /// # Errors
 /// As [`spawn_store`]; if C has set something of a later version.
+#[inline(always)]
 pub(super) fn spawn(
     pre: &pagefork_instance_pre_t,
     how: Option<&pagefork_spawn_t<'_>>,
 ) -> Result<(StoreRef, CBox<wasm_ref_t>)> {
-    let (store, instance) = spawn_store(pre, &Spawning::of(how)?, |_| ())?;
+    let (store, instance) = match how {
+        None => spawn_store(pre, &Spawning::PLAIN, |_| ())?,
+        Some(how) => spawn_as(pre, how)?,
+    };
     let instance = wasm_ref_t::new(&store, Object::Instance(instance));
     Ok((store, instance))
 }

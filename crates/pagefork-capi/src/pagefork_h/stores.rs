@@ -130,12 +130,12 @@ exported! {
     ) {
         // It is ours from here on, also on failure.
         let info = HostInfo::new(data, finalizer);
-        given(store, STORE)?.0.data.set(info);
+        given(store, STORE)?.0.attach(info);
         Ok(())
     }
 
     fn pagefork_store_data(store: Option<&wasm_store_t>) -> *mut c_void {
-        Ok(given(store, STORE)?.0.data.get())
+        Ok(given(store, STORE)?.0.attached())
     }
 
     fn pagefork_store_copy(store: Option<&wasm_store_t>) -> Option<CBox<wasm_store_t>> {

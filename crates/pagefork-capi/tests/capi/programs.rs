@@ -42,6 +42,7 @@ programs! {
     requests "requests.c";
     wrapping "wrapping.c";
     straight "straight.c";
+    cells "cells.c";
     things "things.c";
     engines "engines.c";
     settings "settings.c";
@@ -52,9 +53,9 @@ programs! {
     wrapper "wrapper.cc";
 }
 
-/// Nothing unwinds a guest's frames.
+/// Nothing unwinds a guest's frames, or those of the engine; where there are no values, nothing at all.
 #[test]
-fn what_a_host_function_throws_ends_the_process() {
+fn what_a_host_function_throws_ends_the_process_and_unwinds_no_frame_but_its_own() {
     let folder = folder("c_throws");
     write_guests(&folder);
     let program = folder.join("throws");
@@ -62,10 +63,22 @@ fn what_a_host_function_throws_ends_the_process() {
     compiler.arg("-std=c++17").arg(crate_root().join("tests/c/throws.cc"));
     link(&mut compiler, &program);
     run(&mut compiler);
-    let output = Command::new(program).output().expect("the program starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
-    assert!(errors.contains("it must return"), "{errors}");
-    assert!(output.stdout.is_empty(), "{output:?}");
+    for how in ["wrapped", "floats", "cells", "values", "standard", "env"] {
+        for reached in ["directly", "suspendable", "alone"] {
+            let output =
+                Command::new(&program).args([how, reached]).output().expect("the program starts");
+            let case = (how, reached);
+            assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{case:?}: {output:?}");
+            let said = String::from_utf8_lossy(&output.stdout);
+            if ["wrapped", "floats", "cells"].contains(&how) {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(errors.contains("it must return"), "{case:?}: {errors}");
+                assert_eq!(said, "", "{case:?}");
+            } else {
+                // Its own frames may be unwound, and no others.
+                assert!(["", "unwound\n"].contains(&&*said), "{case:?}: {said}");
+            }
+        }
+    }
     std::fs::remove_dir_all(folder).expect("the folder is the test's own");
 }

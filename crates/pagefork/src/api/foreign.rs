@@ -3,11 +3,19 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
-use crate::api::store::{Full, StoreContextMut};
-use crate::base::error::Error;
-use crate::store::foreign::ForeignCall;
+use pagefork_layout::link::function_import::INTS_MAX;
+use pagefork_layout::module::FuncType;
+
+use crate::api::func::Caller;
+use crate::api::linker::Linker;
+use crate::api::raw::{ValRaw, unchecked};
+use crate::api::registers::{bits, has_floats};
+use crate::api::store::{AsContextMut, Full, StoreContextMut};
+use crate::base::error::{Error, Result};
+use crate::store::foreign::{ForeignCall, ForeignFns};
+use crate::store::handle::Func;
 
 /// Data of stores whose guests call functions of C's, and by what these know the store.
 ///
@@ -17,16 +25,29 @@ use crate::store::foreign::ForeignCall;
 pub trait ForeignData: 'static {
     /// By what functions of C's know the store, which has these data from now on and is at this address: that of
     /// [`StoreContextMut::expose`]. Asked each time that a store gets data, before any of its guests runs with
-    /// them, if instances in it have been given such functions.
+    /// them, if instances in it have been given such functions. Who puts other data in their place by
+    /// [`Store::data_mut`](crate::Store::data_mut) or [`Caller::data_mut`] is not seen: what this gives must hold for
+    /// both, as long as no reset or spawn comes between.
     ///
     /// # Examples
     ///
     /// See [`ForeignFunction`].
     fn handle(&self, store: usize) -> *const c_void;
+
+    /// The error that a function [on cells](ForeignFunction::on_cells) has returned, which is given here once.
+    /// Nothing has borrowed the store.
+    ///
+    /// # Safety
+    /// A function on cells of a store with such data has returned this just now.
+    ///
+    /// # Examples
+    ///
+    /// See [`ForeignFunction::on_cells`].
+    unsafe fn error(returned: NonNull<c_void>) -> Error;
 }
 
-/// A function of C's that does what a [`RegisterCallee`](crate::RegisterCallee) does. Guests call it
-/// directly, except where calls have hooks or guests may be suspended: there the callee is called.
+/// A function of C's that does what a [`RegisterCallee`](crate::RegisterCallee) does, or a closure
+/// [on cells](ForeignFunction::on_cells). Guests call it directly, except where calls have hooks or guests may be suspended: there the callee is called.
 ///
 /// Its first argument is the address of two words: what it was made with, and what the store's
 /// [data](ForeignData) say. The function's own arguments follow. To fail it has [`StoreContextMut::raise`] called.
@@ -35,6 +56,7 @@ pub trait ForeignData: 'static {
 ///
 /// ```
 /// use std::ffi::c_void;
+/// use std::ptr::NonNull;
 /// use pagefork::{
 ///     AsContextMut, Caller, Error, ForeignData, ForeignFunction, FuncType, Linker, Engine, Module,
 ///     RegisterCallee, RegisterResult, RegisterValues, Result, StoreContextMut, ValType,
@@ -45,6 +67,10 @@ pub trait ForeignData: 'static {
 /// impl ForeignData for Data {
 ///     fn handle(&self, store: usize) -> *const c_void {
 ///         std::ptr::without_provenance(store)
+///     }
+///
+///     unsafe fn error(_: NonNull<c_void>) -> Error {
+///         unreachable!("no function is on cells")
 ///     }
 /// }
 ///
@@ -104,7 +130,7 @@ pub trait ForeignData: 'static {
 /// # Ok::<(), Error>(())
 /// ```
 pub struct ForeignFunction<T> {
-    pub(crate) call: ForeignCall,
+    call: ForeignCall,
     data: PhantomData<fn(&T)>,
 }
 
@@ -124,8 +150,159 @@ impl<T: ForeignData> ForeignFunction<T> {
     ///
     /// See [`ForeignFunction`].
     pub unsafe fn new(function: *const (), env: *mut c_void) -> Self {
+        Self::known(function, env, None)
+    }
+
+    /// The function on cells at this address, with what it is made with. It is called directly if its type
+    /// [fits registers](crate::RegisterValues::fit) and none of its parameters is a float; else what it is
+    /// given with is called.
+    ///
+    /// # Safety
+    /// As of [`ForeignFunction::new`], but that it takes, after the address of two words, the address of cells: as
+    /// many [values](crate::ValRaw) as the type has parameters, or results if these are more. The first ones are
+    /// the arguments, in whose place it puts the results, but if it fails. Only the bytes of a result's type need
+    /// be written. It returns null, or what [`ForeignData::error`] takes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::ffi::c_void;
+    /// use std::ptr::{self, NonNull};
+    /// use pagefork::{
+    ///     Caller, Engine, Error, ForeignData, ForeignFunction, FuncType, Linker, Module, Result, ValRaw, ValType,
+    /// };
+    ///
+    /// struct Data;
+    ///
+    /// impl ForeignData for Data {
+    ///     fn handle(&self, store: usize) -> *const c_void {
+    ///         ptr::without_provenance(store)
+    ///     }
+    ///
+    ///     unsafe fn error(returned: NonNull<c_void>) -> Error {
+    ///         Error::msg(format!("number {}", returned.addr()))
+    ///     }
+    /// }
+    ///
+    /// unsafe extern "C" fn halve(_: *const [usize; 2], cells: *mut ValRaw) -> *mut c_void {
+    ///     // SAFETY: who calls gives a cell, for the argument and the result.
+    ///     let cell = unsafe { &mut *cells };
+    ///     let number = cell.get_i32();
+    ///     if number % 2 != 0 {
+    ///         return ptr::without_provenance_mut(number as usize);
+    ///     }
+    ///     *cell = ValRaw::i32(number / 2);
+    ///     ptr::null_mut()
+    /// }
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "halve" (func $halve (param i32) (result i32)))
+    ///     (func (export "run") (param i32) (result i32) (call $halve (local.get 0))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// let ty = FuncType::new([ValType::I32], [ValType::I32]);
+    /// let function = |_: Caller<'_, Data>, cells: &mut [ValRaw]| -> Result<()> {
+    ///     // SAFETY: there is a cell, as the function wants it.
+    ///     match NonNull::new(unsafe { halve(ptr::null(), cells.as_mut_ptr()) }) {
+    ///         None => Ok(()),
+    ///         // SAFETY: it was returned just now.
+    ///         Some(returned) => Err(unsafe { Data::error(returned) }),
+    ///     }
+    /// };
+    /// // SAFETY: it is defined above as such a function, leaves an `i32`, and does not unwind.
+    /// unsafe {
+    ///     let foreign = ForeignFunction::on_cells(halve as *const (), ptr::null_mut());
+    ///     linker.func_new_foreign("host", "halve", ty, function, foreign)?;
+    /// }
+    /// let (mut store, instance) = linker.instantiate_pre(&module)?.spawn(Data)?;
+    /// let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;
+    /// assert_eq!(run.call(&mut store, 8)?, 4);
+    /// assert_eq!(run.call(&mut store, 9).unwrap_err().to_string(), "number 9");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub unsafe fn on_cells(function: *const (), env: *mut c_void) -> Self {
+        // Which bits count is known with the type.
+        Self::known(function, env, Some(Box::default()))
+    }
+
+    fn known(function: *const (), env: *mut c_void, cells: Option<Box<[u64; INTS_MAX]>>) -> Self {
         let (function, env) = (function.expose_provenance(), env.expose_provenance());
-        Self { call: ForeignCall { function, env, handle: handle::<T> }, data: PhantomData }
+        Self { call: ForeignCall { function, env, data: T::FNS, cells }, data: PhantomData }
+    }
+}
+
+impl<T> ForeignFunction<T> {
+    /// How guests call the function as one of this type; `None` if they do not.
+    pub(crate) fn of_type(self, ty: &FuncType) -> Option<ForeignCall> {
+        let mut call = self.call;
+        if let Some(cells) = &mut call.cells {
+            if has_floats(ty) {
+                return None;
+            }
+            for (counting, ty) in cells.iter_mut().zip(&ty.params) {
+                *counting = bits(*ty);
+            }
+        }
+        Some(call)
+    }
+}
+
+/// What a type of data does for functions of C's.
+trait Fns: ForeignData {
+    const FNS: &'static ForeignFns;
+}
+
+impl<T: ForeignData> Fns for T {
+    const FNS: &'static ForeignFns = &ForeignFns { handle: handle::<T>, error: T::error };
+}
+
+impl Func {
+    /// As [`Func::new_unchecked`], of a closure that does what a function of C's does. Guests call that directly
+    /// where they can.
+    ///
+    /// # Safety
+    /// As of [`Func::new_unchecked`].
+    ///
+    /// # Examples
+    ///
+    /// See [`ForeignFunction::on_cells`], by which it is defined in a linker.
+    pub unsafe fn new_foreign<T: ForeignData>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+        foreign: ForeignFunction<T>,
+    ) -> Self {
+        let store = store.as_context_mut();
+        // SAFETY: this function's contract is that of `unchecked`.
+        let function = unsafe { unchecked(store.engine(), ty, function, Some(foreign)) };
+        Self::from_host(&mut store.0.inner, function)
+    }
+}
+
+impl<T: ForeignData> Linker<T> {
+    /// As [`Linker::func_new_unchecked`], of a closure that does what a function of C's does. Guests call that
+    /// directly where they can.
+    ///
+    /// # Errors
+    /// As [`Linker::func_new`].
+    ///
+    /// # Safety
+    /// As of [`Func::new_unchecked`].
+    ///
+    /// # Examples
+    ///
+    /// See [`ForeignFunction::on_cells`].
+    pub unsafe fn func_new_foreign(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+        foreign: ForeignFunction<T>,
+    ) -> Result<&mut Self> {
+        // SAFETY: this function's contract is that of `unchecked`.
+        let function = unsafe { unchecked(self.engine(), ty, function, Some(foreign)) };
+        self.define_host(module, name, function)
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod host_func;
 pub(crate) mod typed;
 pub(crate) mod raw;
 pub(crate) mod registers;
+pub(crate) mod register_export;
 pub(crate) mod foreign;
 pub(crate) mod untyped;
 pub(crate) mod future;

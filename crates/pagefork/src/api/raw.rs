@@ -10,6 +10,7 @@ use pagefork_layout::link::function_import;
 use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 
+use crate::api::foreign::ForeignFunction;
 use crate::api::func::{Caller, RunningGuest};
 use crate::api::linker::Linker;
 use crate::api::store::{AsContext, AsContextMut, Full, StoreContextMut};
@@ -141,6 +142,29 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
     pub unsafe fn from_exposed(address: usize) -> Self {
         // SAFETY: by this function's contract.
         Self(unsafe { &mut *ptr::with_exposed_provenance_mut(address) })
+    }
+
+    /// Says that this thread is about to call guests: what its first call in the store would have to see to is seen
+    /// to now, so that it goes the way of all others. Nothing else changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "run") (result i32) (i32.const 7)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let run = instance.get_func(&mut store, "run").expect("it is exported").with_registers(&store)?;
+    /// store.as_context_mut().expect_calls();
+    /// assert_eq!(run.call(&mut store, Default::default())?.int, 7);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline]
+    pub fn expect_calls(&mut self) {
+        // SAFETY: the store is borrowed. Whether it is ready now is asked again by each call.
+        unsafe { enter::enters_outermost(self.as_ptr()) };
     }
 
     /// As [`StoreContextMut::running`], of the store at an address that [`StoreContextMut::expose`] gave,
@@ -427,7 +451,7 @@ impl Func {
     ) -> Self {
         let store = store.as_context_mut();
         // SAFETY: this function's contract is that of `unchecked`.
-        let function = unsafe { unchecked(store.engine(), ty, function) };
+        let function = unsafe { unchecked(store.engine(), ty, function, None) };
         Self::from_host(&mut store.0.inner, function)
     }
 }
@@ -465,23 +489,24 @@ impl<T: 'static> Linker<T> {
         function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
     ) -> Result<&mut Self> {
         // SAFETY: this function's contract is that of `unchecked`.
-        let function = unsafe { unchecked(self.engine(), ty, function) };
+        let function = unsafe { unchecked(self.engine(), ty, function, None) };
         self.define_host(module, name, function)
     }
 }
 
-/// A host function on values that are not checked.
+/// A host function on values that are not checked, and the function of C's that does the same, if there is one.
 ///
 /// # Safety
 /// As of [`Func::new_unchecked`].
-unsafe fn unchecked<T: 'static>(
+pub(crate) unsafe fn unchecked<T: 'static>(
     engine: &Engine,
     ty: FuncType,
     function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+    foreign: Option<ForeignFunction<T>>,
 ) -> HostFunc {
     if function_import::is_direct(&ty) {
         // SAFETY: by this function's contract.
-        return unsafe { on_raw_values(engine, ty, function) };
+        return unsafe { on_raw_values(engine, ty, function, foreign) };
     }
     HostFunc::in_cells_of_type(engine, ty, |types| {
         let types = Arc::clone(types);

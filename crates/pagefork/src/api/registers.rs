@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::{ptr, thread};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
-use pagefork_layout::module::{FuncType, Item, ValType};
-use pagefork_layout::text::OneLine;
+use pagefork_layout::module::{FuncType, ValType};
 
 use crate::api::foreign::ForeignFunction;
 use crate::api::func::Caller;
 use crate::api::host_func::{DirectAnswer, answer, put_off_with};
-use crate::api::instance::Instance;
 use crate::api::linker::Linker;
 use crate::api::raw::ValRaw;
 use crate::api::store::{AsContext, AsContextMut};
@@ -21,7 +19,6 @@ use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
-use crate::code::module::Module;
 use crate::run::enter::{self, Registers, UnfinishedCall};
 use crate::store::frame::Target;
 use crate::store::function_import::FunctionImport;
@@ -162,7 +159,7 @@ pub struct RegisterFunc {
 
 /// The bits of each register that are part of a value: what is left is no guest's to see.
 #[derive(Clone, Copy, Debug)]
-struct RegisterMasks {
+pub(super) struct RegisterMasks {
     ints: [u64; INTS_MAX],
     /// A bit for each float: whether there is one, and whether it has 64 bits.
     floats: u8,
@@ -173,8 +170,11 @@ impl RegisterMasks {
     /// # Errors
     /// If values of such a function do not fit registers.
     #[inline]
-    fn of(ty: &FuncType) -> Result<Self> {
+    pub(super) fn of(ty: &FuncType) -> Result<Self> {
         check_fits(ty)?;
+        if ty.params.is_empty() {
+            return Ok(Self { ints: [0; INTS_MAX], floats: 0, wide_floats: 0 });
+        }
         // A bit for each: whether there is one, and whether it has 64 bits.
         let (mut ints, mut wide_ints, mut floats, mut wide_floats) = (0u8, 0, 0u8, 0);
         for ty in &ty.params {
@@ -209,7 +209,7 @@ impl RegisterMasks {
     /// been found to be [outermost](enter::enters_outermost), its activation is at that address, and
     /// the function is its own and of this type.
     #[inline(always)]
-    unsafe fn enter(
+    pub(super) unsafe fn enter(
         &self,
         store: *mut StoreGroup,
         activation: usize,
@@ -251,168 +251,6 @@ impl RegisterMasks {
 fn mask(present: u8, wide: u8, index: usize) -> u64 {
     let is_set = |bits: u8| u64::from(bits >> index & 1).wrapping_neg();
     is_set(present) & (is_set(wide) | u64::from(u32::MAX))
-}
-
-/// Where an exported function is in all instances of a module, and that it is of this type: see
-/// [`Module::get_register_export`].
-///
-/// # Examples
-///
-/// See [`Module::get_register_export`].
-#[derive(Clone, Copy, Debug)]
-pub struct RegisterExport {
-    module: u64,
-    index: u32,
-    masks: RegisterMasks,
-}
-
-impl RegisterExport {
-    /// Whether it is one of this module.
-    ///
-    /// # Examples
-    ///
-    /// See [`Module::get_register_export`].
-    pub fn is_of(&self, module: &Module) -> bool {
-        self.module == module.number()
-    }
-
-    /// Calls what an instance exports there: as [`Instance::get_register_export`] and
-    /// [`RegisterFunc::call`] do one after the other, for functions that are called once.
-    ///
-    /// # Errors
-    /// As both.
-    ///
-    /// # Panics
-    /// If a host function panics, with its payload.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pagefork::{Engine, FuncType, Linker, Module, RegisterValues, ValType};
-    ///
-    /// let engine = Engine::default();
-    /// let module = Module::new(&engine, r#"(module (global $count (mut i64) (i64.const 0))
-    ///     (func (export "add") (param i64) (result i64)
-    ///         (global.set $count (i64.add (global.get $count) (local.get 0)))
-    ///         (global.get $count)))"#)?;
-    /// let ty = FuncType::new([ValType::I64], [ValType::I64]);
-    /// let add = module.get_register_export("add", &ty)?;
-    /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
-    /// let mut values = RegisterValues::default();
-    /// values.ints[0] = 3;
-    /// let (mut store, instance) = pre.spawn(())?;
-    /// assert_eq!(add.call(&mut store, &instance, values)?.int, 3);
-    /// assert_eq!(add.call(&mut store, &instance, values)?.int, 6);
-    /// let other = Module::new(&engine, "(module)")?;
-    /// let (mut store, instance) = Linker::new(&engine).instantiate_pre(&other)?.spawn(())?;
-    /// assert!(add.call(&mut store, &instance, values).is_err());
-    /// # Ok::<(), pagefork::Error>(())
-    /// ```
-    #[inline]
-    pub fn call(
-        &self,
-        mut store: impl AsContextMut,
-        instance: &Instance,
-        values: RegisterValues,
-    ) -> Result<RegisterResult> {
-        let mut store = store.as_context_mut();
-        let whole = store.as_ptr();
-        // SAFETY: the store is borrowed; this borrow ends before anything is called.
-        let (func, target) = unsafe {
-            let func = self.func(&*whole, instance)?;
-            (func, func.entry(&*whole))
-        };
-        if let CallTarget::Guest(target) = &target
-            // SAFETY: the store is borrowed.
-            && unsafe { enter::enters_outermost(whole) }
-        {
-            // SAFETY: the store is borrowed, and so is its activation; the function is its own, of
-            // the export's type, and nothing has happened since the check.
-            return unsafe {
-                let activation = (&raw const (*whole).activation).addr();
-                self.masks
-                    .enter(whole, activation, target, values)
-                    .map_err(|left| left.reason().unwrap_or_else(|payload| resume_unwind(payload)))
-            };
-        }
-        call_otherwise(&func, store, values)
-    }
-
-    /// The function that an instance exports there.
-    ///
-    /// # Errors
-    /// If the instance is of another store, or of another module than the export.
-    #[inline]
-    fn func(&self, store: &StoreGroup, instance: &Instance) -> Result<Func> {
-        let ordinal = instance.ordinal(store)?;
-        if instance.module_in(store).number() != self.module {
-            return Err(UsageError::WrongModule { what: "export" }.into());
-        }
-        // What is imported is of the same type: there are no subtypes of function types.
-        Ok(Func { store: store.id, definition: store.function(ordinal, self.index) })
-    }
-}
-
-impl Module {
-    /// As [`Module::get_typed_export`], of a type that Rust does not know.
-    ///
-    /// # Errors
-    /// As [`Module::get_typed_export`] and [`Func::with_registers`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pagefork::{Engine, FuncType, Linker, Module, RegisterValues, ValType};
-    ///
-    /// let engine = Engine::default();
-    /// let module = Module::new(&engine, r#"(module (func (export "square")
-    ///     (param i32) (result i32) (i32.mul (local.get 0) (local.get 0))))"#)?;
-    /// let ty = FuncType::new([ValType::I32], [ValType::I32]);
-    /// let square = module.get_register_export("square", &ty)?;
-    /// assert!(square.is_of(&module));
-    /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
-    /// for number in 0..3 {
-    ///     let (mut store, instance) = pre.spawn(())?;
-    ///     let square = instance.get_register_export(&store, &square)?;
-    ///     let mut values = RegisterValues::default();
-    ///     values.ints[0] = number;
-    ///     assert_eq!(square.call(&mut store, values)?.int, number * number);
-    /// }
-    /// assert!(module.get_register_export("square", &FuncType::new([], [])).is_err());
-    /// # Ok::<(), pagefork::Error>(())
-    /// ```
-    pub fn get_register_export(&self, name: &str, ty: &FuncType) -> Result<RegisterExport> {
-        let Some(Item::Func(index)) = self.export(name) else {
-            return Err(UsageError::NoExport { kind: "function", name: name.to_owned() }.into());
-        };
-        let found = self.function_type(index);
-        if found != ty {
-            let what = format!("the exported function {:?}", OneLine(name));
-            let (expected, found) = (ty.to_string(), found.to_string());
-            return Err(UsageError::TypeMismatch { what, expected, found }.into());
-        }
-        Ok(RegisterExport { module: self.number(), index, masks: RegisterMasks::of(ty)? })
-    }
-}
-
-impl Instance {
-    /// The function that the instance exports there, to be called with values in registers.
-    ///
-    /// # Errors
-    /// If the instance is of another store, or of another module than the export.
-    ///
-    /// # Examples
-    ///
-    /// See [`Module::get_register_export`].
-    #[inline(always)]
-    pub fn get_register_export(
-        &self,
-        store: impl AsContext,
-        export: &RegisterExport,
-    ) -> Result<RegisterFunc> {
-        let store = &store.as_context().0.inner;
-        Ok(RegisterFunc::new(export.func(store, self)?, store, export.masks))
-    }
 }
 
 /// # Errors
@@ -475,6 +313,36 @@ impl Func {
         let store = &store.as_context().0.inner;
         let (ty, _) = store.function_type(self.reference(store)?);
         Ok(RegisterFunc::new(*self, store, RegisterMasks::of(ty)?))
+    }
+
+    /// As [`Func::with_registers`], if its type is as `is` wants it; else `None`.
+    ///
+    /// # Errors
+    /// As [`Func::with_registers`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let double = Func::wrap(&mut store, |number: i32| 2 * number);
+    /// assert!(double.with_registers_if(&store, |ty| ty.params.len() == 1)?.is_some());
+    /// assert!(double.with_registers_if(&store, |ty| ty.params.is_empty())?.is_none());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn with_registers_if(
+        &self,
+        store: impl AsContext,
+        is: impl FnOnce(&FuncType) -> bool,
+    ) -> Result<Option<RegisterFunc>> {
+        let store = &store.as_context().0.inner;
+        let (ty, _) = store.function_type(self.reference(store)?);
+        match is(ty) {
+            true => Ok(Some(RegisterFunc::new(*self, store, RegisterMasks::of(ty)?))),
+            false => Ok(None),
+        }
     }
 
     /// Makes `callee` a function of the type `ty`, which guests call with values in registers.
@@ -568,7 +436,7 @@ impl<T: 'static> Linker<T> {
 impl RegisterFunc {
     /// Always inline: it is made where it stays.
     #[inline(always)]
-    fn new(func: Func, store: &StoreGroup, masks: RegisterMasks) -> Self {
+    pub(super) fn new(func: Func, store: &StoreGroup, masks: RegisterMasks) -> Self {
         let (target, activation) = (func.entry(store), (&raw const store.activation).addr());
         Self { func, activation, target, masks }
     }
@@ -723,7 +591,7 @@ impl RegisterFunc {
 /// # Errors
 /// As [`RegisterFunc::call`].
 #[inline(never)]
-fn call_otherwise(
+pub(super) fn call_otherwise(
     func: &Func,
     mut store: impl AsContextMut,
     values: RegisterValues,
@@ -762,9 +630,20 @@ pub(crate) fn in_registers<T: 'static, C: RegisterCallee<T>>(
     ty: FuncType,
     callee: C,
 ) -> HostFunc {
+    let foreign = callee.foreign();
+    in_registers_as(engine, ty, callee, foreign)
+}
+
+/// As [`in_registers`], where another has said which function of C's does the same.
+pub(crate) fn in_registers_as<T: 'static, C: RegisterCallee<T>>(
+    engine: &Engine,
+    ty: FuncType,
+    callee: C,
+    foreign: Option<ForeignFunction<T>>,
+) -> HostFunc {
     let (plain, keeping_shim) =
         (shim_of::<false, T, C>(&ty.results), shim_of::<true, T, C>(&ty.results));
-    let foreign = callee.foreign().map(|function| function.call);
+    let foreign = foreign.and_then(|function| function.of_type(&ty));
     let closure = Arc::new(callee);
     let callee = Arc::clone(&closure);
     let function = HostFunc::in_cells_of_type(engine, ty, |types| {

@@ -8,11 +8,13 @@ use std::{array, slice};
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, ValType};
 
+use crate::api::foreign::ForeignFunction;
 use crate::api::func::Caller;
 use crate::api::host_func::{check_result, unset, values_of_call};
 use crate::api::raw::ValRaw;
 use crate::api::registers::{
-    RegisterCallee, RegisterResult, RegisterValues, bits, has_floats, in_registers, is_float,
+    RegisterCallee, RegisterResult, RegisterValues, bits, has_floats, in_registers,
+    in_registers_as, is_float,
 };
 use crate::base::cell::Cell;
 use crate::base::error::Result;
@@ -286,15 +288,16 @@ pub(crate) unsafe fn on_raw_values<T: 'static>(
     engine: &Engine,
     ty: FuncType,
     function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+    foreign: Option<ForeignFunction<T>>,
 ) -> HostFunc {
     match has_floats(&ty) {
         true => {
             let callee = OnRawValues::<_, true>::new(&ty, function);
-            in_registers(engine, ty, callee)
+            in_registers_as(engine, ty, callee, foreign)
         }
         false => {
             let callee = OnRawValues::<_, false>::new(&ty, function);
-            in_registers(engine, ty, callee)
+            in_registers_as(engine, ty, callee, foreign)
         }
     }
 }

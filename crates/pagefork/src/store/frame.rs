@@ -58,6 +58,10 @@ pub(crate) struct DirectThunks {
     pub(crate) all: DirectThunkSet,
     /// Those for functions of C's, which clear what is left of the result's register.
     pub(crate) foreign: DirectThunkSet,
+    /// Those for functions of C's on cells that have at most one parameter.
+    pub(crate) cell: DirectThunkSet,
+    /// Those for functions of C's on cells that have more.
+    pub(crate) cells: DirectThunkSet,
 }
 
 /// A thunk for each kind of result.
@@ -104,6 +108,8 @@ impl Thunks {
             .chain(direct.result.all())
             .chain(direct.all.all())
             .chain(direct.foreign.all())
+            .chain(direct.cell.all())
+            .chain(direct.cells.all())
     }
 }
 

@@ -102,9 +102,14 @@ impl StoreGroup {
         };
         // Where a guest may be suspended, a call may have to be made later: the shim keeps its arguments.
         if let (Some(foreign), Some(caller), false) =
-            (direct.foreign, caller, self.clears_registers)
+            (&direct.foreign, caller, self.clears_registers)
         {
-            let (thunk, shim) = (self.direct_thunks.foreign.of(&host.ty.results), foreign.function);
+            let thunks = match (&foreign.cells, &*host.ty.params) {
+                (None, _) => &self.direct_thunks.foreign,
+                (Some(_), [] | [_]) => &self.direct_thunks.cell,
+                (Some(_), _) => &self.direct_thunks.cells,
+            };
+            let (thunk, shim) = (thunks.of(&host.ty.results), foreign.function);
             let closure = caller.expose();
             return FunctionImport { code, base, thunk, shim, closure, activation, due };
         }

@@ -36,7 +36,7 @@ use crate::store::buffers::Buffers;
 use crate::store::call_hook::HookCallback;
 use crate::store::called::CalledFunctions;
 use crate::store::epoch::{EpochCallback, StoreEpochs};
-use crate::store::foreign::{ForeignCaller, Raised};
+use crate::store::foreign::{ForeignCaller, ForeignFns, Raised};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::frozen::Frozen;
 use crate::store::function_import::FunctionImport;
@@ -93,7 +93,7 @@ pub(crate) struct StoreGroup {
     bases: Vec<usize>,
     pub(crate) host_functions: Vec<Arc<HostFunc>>,
     /// How functions of C's know the store, if instances have been given some.
-    pub(super) foreign_handle: Option<unsafe fn(usize) -> usize>,
+    pub(super) foreign_data: Option<&'static ForeignFns>,
     /// What host functions fail with that have not returned yet, the outermost first.
     pub(super) raised: Vec<Raised>,
     pub(crate) references: References,
@@ -248,7 +248,7 @@ impl StoreGroup {
             instances: Vec::new(),
             bases: vec![0],
             host_functions: Vec::new(),
-            foreign_handle: None,
+            foreign_data: None,
             raised: Vec::new(),
             references: References::default(),
             interrupts,

@@ -1,12 +1,14 @@
 //! How direct host calls end that do not just go on.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::base::cell::Cell;
 use crate::base::error::Error;
 use crate::run::suspend;
 use crate::store::activation::Activation;
 use crate::store::frame::{DirectThunkSet, DirectThunks};
+use crate::store::group::StoreGroup;
 
 use super::{HostAnswer, after_host_function};
 
@@ -32,6 +34,16 @@ unsafe extern "C" {
     fn pagefork_foreign_i64();
     fn pagefork_foreign_f32();
     fn pagefork_foreign_f64();
+    fn pagefork_cell_none();
+    fn pagefork_cell_i32();
+    fn pagefork_cell_i64();
+    fn pagefork_cell_f32();
+    fn pagefork_cell_f64();
+    fn pagefork_cells_none();
+    fn pagefork_cells_i32();
+    fn pagefork_cells_i64();
+    fn pagefork_cells_f32();
+    fn pagefork_cells_f64();
 }
 
 /// Where the thunks for direct calls are.
@@ -58,6 +70,20 @@ pub(super) fn thunks() -> DirectThunks {
             i64: pagefork_foreign_i64 as *const () as usize,
             f32: pagefork_foreign_f32 as *const () as usize,
             f64: pagefork_foreign_f64 as *const () as usize,
+        },
+        cell: DirectThunkSet {
+            none: pagefork_cell_none as *const () as usize,
+            i32: pagefork_cell_i32 as *const () as usize,
+            i64: pagefork_cell_i64 as *const () as usize,
+            f32: pagefork_cell_f32 as *const () as usize,
+            f64: pagefork_cell_f64 as *const () as usize,
+        },
+        cells: DirectThunkSet {
+            none: pagefork_cells_none as *const () as usize,
+            i32: pagefork_cells_i32 as *const () as usize,
+            i64: pagefork_cells_i64 as *const () as usize,
+            f32: pagefork_cells_f32 as *const () as usize,
+            f64: pagefork_cells_f64 as *const () as usize,
         },
     }
 }
@@ -135,6 +161,40 @@ pub(super) unsafe extern "C" fn after_foreign_call(
     // SAFETY: by this function's contract.
     let verdict = unsafe { after_direct_call(activation, Ok(Ok(())), results) };
     ForeignAnswer { verdict, value }
+}
+
+/// What becomes of the guest after a function of C's on cells that it has called directly, if that has returned
+/// an error or something is due: the verdict for the thunk.
+///
+/// # Safety
+/// As of [`after_foreign_call`], of a function that has left its result in the first cell, and has returned this;
+/// not 0, it is an error of such functions.
+pub(super) unsafe extern "C" fn after_call_on_cells(
+    activation: *mut Activation,
+    cells: *const Cell,
+    kind: u32,
+    returned: usize,
+) -> u64 {
+    let outcome = || {
+        // SAFETY: by this function's contract. What the error was may use the store where it goes, which is not
+        // borrowed meanwhile.
+        match unsafe { StoreGroup::error_of_foreign((*activation).store, returned) } {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(outcome));
+    // SAFETY: by this function's contract: as many bytes are read as the function has written.
+    unsafe {
+        let value = match kind {
+            _ if !matches!(outcome, Ok(Ok(()))) => 0,
+            NONE => 0,
+            I32 | F32 => u64::from(cells.cast::<u32>().read()),
+            _ => cells.cast::<u64>().read(),
+        };
+        let results = &[Cell::from_u64(value)][..usize::from(kind != NONE)];
+        after_direct_call(activation, outcome, results)
+    }
 }
 
 /// The personality of the thunks that call functions of C's: an exception that one of them throws finds it

@@ -7,6 +7,8 @@
 //! the functions below reach it through `Activation::store`, a raw pointer made
 //! from that borrow, which is not used until the entry returns.
 
+#[macro_use]
+mod thunks;
 mod bulk;
 mod direct;
 mod registers;

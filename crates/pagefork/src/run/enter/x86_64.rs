@@ -36,6 +36,7 @@ use pagefork_layout::state::{self, save};
 use pagefork_layout::trap::TrapCode;
 
 use crate::store::activation::Activation;
+use crate::store::foreign::ForeignCaller;
 use crate::store::frame::Landing;
 use crate::store::interrupt::Due;
 
@@ -50,223 +51,6 @@ use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED, direct};
 //   rbp - 112   rax rcx rdx rbx rsi rdi r8 .. r14, 8 bytes each
 //   rbp - 368   xmm0 .. xmm15, 16 bytes each: guest code uses no more of them
 pub(crate) const INTERRUPT_BLOCK: u32 = 368;
-
-/// Clears what a call may change, so that a guest finds nothing of the host in
-/// registers: at an interruption point all of them become bytes of its pages.
-macro_rules! clear_scratch_registers {
-    () => {
-        concat!("xor edx, edx\n", "xorps xmm0, xmm0\n", clear_scratch_registers_without_results!())
-    };
-}
-
-/// Clears what a call may change, but for rdx and xmm0, and for rcx and rdi.
-macro_rules! clear_scratch_registers_without_results {
-    () => {
-        "xor eax, eax
-         xor esi, esi
-         xor r8d, r8d
-         xor r9d, r9d
-         xor r10d, r10d
-         xor r11d, r11d
-         xorps xmm1, xmm1
-         xorps xmm2, xmm2
-         xorps xmm3, xmm3
-         xorps xmm4, xmm4
-         xorps xmm5, xmm5
-         xorps xmm6, xmm6
-         xorps xmm7, xmm7
-         xorps xmm8, xmm8
-         xorps xmm9, xmm9
-         xorps xmm10, xmm10
-         xorps xmm11, xmm11
-         xorps xmm12, xmm12
-         xorps xmm13, xmm13
-         xorps xmm14, xmm14
-         xorps xmm15, xmm15"
-    };
-}
-
-/// Where the entry frame and what it saves are, to an unwinder, once the stack pointer is the
-/// host's.
-macro_rules! cfa_on_host_stack {
-    () => {
-        ".cfi_def_cfa rsp, 96
-         .cfi_offset rbp, -16
-         .cfi_offset rbx, -24
-         .cfi_offset r12, -32
-         .cfi_offset r13, -40
-         .cfi_offset r14, -48
-         .cfi_offset r15, -56"
-    };
-}
-
-/// Lets guests call a host function with arguments in registers, and its result in one. The
-/// record is the first argument. `$clear` clears registers, but not the result.
-macro_rules! direct_thunk {
-    ($name:literal, $clear:expr) => {
-        concat!(
-            ".globl ",
-            $name,
-            "\n.hidden ",
-            $name,
-            "\n.type ",
-            $name,
-            ",@function\n.p2align 6\n",
-            $name,
-            ":\n",
-            ".cfi_startproc\n",
-            "push rbp\n",
-            ".cfi_def_cfa_offset 16\n",
-            ".cfi_offset rbp, -16\n",
-            "mov rbp, rsp\n",
-            ".cfi_def_cfa_register rbp\n",
-            "mov rax, [rdi + {RECORD_ACTIVATION}]\n",
-            "mov [rax + {GUEST_SP}], rsp\n",
-            "mov [rax + {GUEST_BASE}], r15\n",
-            "mov rsp, [rax + {HOST_SP}]\n",
-            ".cfi_remember_state\n",
-            cfa_on_host_stack!(),
-            "\ncall qword ptr [rdi + {RECORD_SHIM}]\n",
-            "test eax, eax\n",
-            "jne .Lpagefork_direct_otherwise\n",
-            ".cfi_restore_state\n",
-            $clear,
-            "\nmov rsp, rbp\n",
-            "pop rbp\n",
-            ".cfi_def_cfa rsp, 8\n",
-            "ret\n",
-            ".cfi_endproc\n",
-            ".size ",
-            $name,
-            ", . - ",
-            $name,
-        )
-    };
-}
-
-/// Lets guests call a function of C's with arguments in registers, and its result in one. The record of
-/// the import is the first argument, in whose place the function gets its caller. What is due is looked at
-/// here, since nothing of Rust's runs in between. `$result` moves the result, or clears what is left of its
-/// register.
-macro_rules! foreign_thunk {
-    ($name:literal, $kind:literal, $result:literal) => {
-        concat!(
-            ".globl ",
-            $name,
-            "\n.hidden ",
-            $name,
-            "\n.type ",
-            $name,
-            ",@function\n.p2align 6\n",
-            $name,
-            ":\n",
-            ".cfi_startproc\n",
-            // Relative to the program counter, in 4 bytes.
-            ".cfi_personality 0x1b, {end_unwinding}\n",
-            "push rbp\n",
-            ".cfi_def_cfa_offset 16\n",
-            ".cfi_offset rbp, -16\n",
-            "mov rbp, rsp\n",
-            ".cfi_def_cfa_register rbp\n",
-            "mov rax, [rdi + {RECORD_ACTIVATION}]\n",
-            "mov r10, [rdi + {RECORD_SHIM}]\n",
-            "mov rdi, [rdi + {RECORD_CLOSURE}]\n",
-            "mov [rax + {GUEST_SP}], rsp\n",
-            "mov [rax + {GUEST_BASE}], r15\n",
-            "mov rsp, [rax + {HOST_SP}]\n",
-            ".cfi_remember_state\n",
-            cfa_on_host_stack!(),
-            "\ncall r10\n",
-            // The entry frame leads to the activation, which C's function does not keep in a register.
-            "mov rcx, [rsp]\n",
-            "mov rcx, [rcx + {DUE}]\n",
-            "test dword ptr [rcx], {AFTER_HOST_CALLS}\n",
-            "jne 2f\n",
-            ".cfi_restore_state\n",
-            "3:\n",
-            $result,
-            "\nmov rsp, rbp\n",
-            "pop rbp\n",
-            ".cfi_remember_state\n",
-            ".cfi_def_cfa rsp, 8\n",
-            "ret\n",
-            ".cfi_restore_state\n",
-            "2:\n",
-            cfa_on_host_stack!(),
-            "\nmov rdi, [rsp]\n",
-            "mov rsi, rax\n",
-            "mov edx, {",
-            $kind,
-            "}\n",
-            "call {after_foreign_call}\n",
-            "test eax, eax\n",
-            "jne .Lpagefork_direct_otherwise\n",
-            "mov rax, rdx\n",
-            "movq xmm0, rdx\n",
-            "jmp 3b\n",
-            ".cfi_endproc\n",
-            ".size ",
-            $name,
-            ", . - ",
-            $name,
-        )
-    };
-}
-
-/// Lets guests call a function of the C library that keeps nothing: on the host's stack,
-/// whose depth is the library's affair, and with its arguments in registers. What it
-/// leaves there are host addresses, which are cleared; vectors hold the guest's own bytes.
-macro_rules! library_thunk {
-    ($name:literal, $function:literal) => {
-        library_thunk!($name, $function, "")
-    };
-    ($name:literal, $function:literal, $arguments:literal) => {
-        concat!(
-            ".globl ",
-            $name,
-            "\n",
-            ".hidden ",
-            $name,
-            "\n",
-            ".type ",
-            $name,
-            ",@function\n",
-            $name,
-            ":\n",
-            ".cfi_startproc\n",
-            "push rbp\n",
-            ".cfi_def_cfa_offset 16\n",
-            ".cfi_offset rbp, -16\n",
-            "mov rbp, rsp\n",
-            ".cfi_def_cfa_register rbp\n",
-            "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]\n",
-            "mov rax, [r15 + rax + {ACTIVATION}]\n",
-            $arguments,
-            "mov rsp, [rax + {HOST_SP}]\n",
-            "call {",
-            $function,
-            "}\n",
-            "mov rsp, rbp\n",
-            "pop rbp\n",
-            ".cfi_def_cfa rsp, 8\n",
-            "xor eax, eax\n",
-            "xor ecx, ecx\n",
-            "xor edx, edx\n",
-            "xor esi, esi\n",
-            "xor edi, edi\n",
-            "xor r8d, r8d\n",
-            "xor r9d, r9d\n",
-            "xor r10d, r10d\n",
-            "xor r11d, r11d\n",
-            "ret\n",
-            ".cfi_endproc\n",
-            ".size ",
-            $name,
-            ", . - ",
-            $name,
-        )
-    };
-}
 
 /// Where the innermost entry frame is, while a guest runs, to an unwinder: CFA =
 /// `*(*(r15 + sign_extend32(*(r15 - 8))) + HOST_SP) + 96`. In bytes: breg15 -8,
@@ -545,6 +329,19 @@ global_asm!(
     foreign_thunk!("pagefork_foreign_f32", "F32", "pslldq xmm0, 12\n psrldq xmm0, 12"),
     foreign_thunk!("pagefork_foreign_f64", "F64", "movq xmm0, xmm0"),
 
+    // -- cells -------------------------------------------------------------
+    // As `foreign`, of functions of C's on cells: of one, or of as many as there may be.
+    cells_thunk!("pagefork_cell_none", "NONE", "16", "112", argument_to_cell!(), ""),
+    cells_thunk!("pagefork_cell_i32", "I32", "16", "112", argument_to_cell!(), "mov edx, [rsp]"),
+    cells_thunk!("pagefork_cell_i64", "I64", "16", "112", argument_to_cell!(), "mov rdx, [rsp]"),
+    cells_thunk!("pagefork_cell_f32", "F32", "16", "112", argument_to_cell!(), "movss xmm0, [rsp]"),
+    cells_thunk!("pagefork_cell_f64", "F64", "16", "112", argument_to_cell!(), "movsd xmm0, [rsp]"),
+    cells_thunk!("pagefork_cells_none", "NONE", "80", "176", arguments_to_cells!(), ""),
+    cells_thunk!("pagefork_cells_i32", "I32", "80", "176", arguments_to_cells!(), "mov edx, [rsp]"),
+    cells_thunk!("pagefork_cells_i64", "I64", "80", "176", arguments_to_cells!(), "mov rdx, [rsp]"),
+    cells_thunk!("pagefork_cells_f32", "F32", "80", "176", arguments_to_cells!(), "movss xmm0, [rsp]"),
+    cells_thunk!("pagefork_cells_f64", "F64", "80", "176", arguments_to_cells!(), "movsd xmm0, [rsp]"),
+
     // Not going on is the same for all host calls.
     ".Lpagefork_direct_otherwise:",
     ".cfi_startproc",
@@ -811,6 +608,7 @@ global_asm!(
     RECORD_ACTIVATION = const link::function_import::ACTIVATION,
     RECORD_SHIM = const link::function_import::SHIM,
     RECORD_CLOSURE = const link::function_import::CLOSURE,
+    CALLER_BITS = const ForeignCaller::BITS,
     DUE = const offset_of!(Activation, due),
     AFTER_HOST_CALLS = const Due::AFTER_HOST_CALLS,
     NONE = const direct::NONE,
@@ -831,6 +629,7 @@ global_asm!(
     SUSPENDED = const SUSPENDED,
     on_host_call = sym super::on_host_call,
     after_foreign_call = sym direct::after_foreign_call,
+    after_call_on_cells = sym direct::after_call_on_cells,
     end_unwinding = sym direct::end_unwinding,
     on_interrupt = sym super::on_interrupt,
     on_trap = sym super::on_trap,
