@@ -237,6 +237,40 @@ fn it_needs_no_rights() {
     });
 }
 
+/// Whatever else is chosen, by hand or by measurement, no page is served: nothing comes to `Fault` by
+/// itself, whatever runs do, and no thread begins though some are asked for.
+#[test]
+fn nothing_but_fault_has_pages_served() {
+    in_own_process("nothing_but_fault_has_pages_served", || {
+        let case = case();
+        for reset in ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Fault) {
+            let config =
+                StrategyConfig { fault_threads: 2, fault_eager: true, ..Default::default() };
+            let strategies = StrategyConfig { reset, ..config }.check().unwrap();
+            let mut slot = case.spawn(&strategies);
+            // The same pages each time, others, many now and then, and none.
+            for round in 0..400u64 {
+                slot.enter();
+                let (first, count) = match round / 100 {
+                    0 => (3, 5),
+                    1 => (round * 7 % 150, 30),
+                    2 if round % 20 == 0 => (0, 190),
+                    _ => (0, 0),
+                };
+                for page in first..first + count {
+                    write(&slot, case.memory(0) + page * PAGE, &[round as u8]);
+                }
+                let report = slot.reset_for(Owner(7)).unwrap();
+                assert_ne!(report.by, ResetKind::Fault, "{reset}, {round}");
+                assert_ne!(slot.strategy().used, ResetKind::Fault, "{reset}, {round}");
+            }
+            assert!(!slot.is_bound(), "{reset}");
+            assert_eq!(threads(), 0, "{reset}");
+            case.assert_fresh(&slot, &strategies, "at the end");
+        }
+    });
+}
+
 /// Nobody serves faults: then what is nearest takes its place, and says so.
 #[test]
 fn without_a_handler_pages_are_discarded() {
