@@ -782,6 +782,8 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         stack_kept: *u.choose(&[8 * PAGE, 0, PAGE, 64 * PAGE])?,
         clear_stack: u.ratio(1, 8)?,
         deltas: *u.choose(&DeltaTracker::ALL)?,
+        fault_threads: *u.choose(&[0, 0, 1, 2])?,
+        fault_eager: u.ratio(1, 4)?,
     };
     Ok(config.check().expect("legal strategies"))
 }

@@ -154,8 +154,8 @@ enum pagefork_reset_enum {
   PAGEFORK_RESET_COPY,
   /* As RESIDENT, but pages that runs write seldom stay under write protection, without being looked at. */
   PAGEFORK_RESET_PROTECT,
-  /* Without copy-on-write: a page is copied when it is touched, by a signal. Not for processes that are
-   * forked. It is there to be compared. */
+  /* Without copy-on-write: a page is copied when it is touched, by a signal, or as `fault_threads` and
+   * `fault_eager` below say. Not for processes that are forked. It is there to be compared. */
   PAGEFORK_RESET_FAULT
 };
 
@@ -223,8 +223,12 @@ typedef struct pagefork_strategies_t {
   uint64_t stack_kept;
   /* One of pagefork_deltas_enum. */
   uint64_t deltas;
+  /* With PAGEFORK_RESET_FAULT: how many threads copy pages, while those wait that touch them; 0 for none, so
+   * that each thread copies what it touches. And whether all pages are copied at each reset instead. */
+  uint32_t fault_threads;
+  bool fault_eager;
   /* For later versions: zero. */
-  uint64_t reserved[3];
+  uint64_t reserved[2];
 } pagefork_strategies_t;
 
 /* Has slots reset in this way. An error if there are no such strategies, or they do not go

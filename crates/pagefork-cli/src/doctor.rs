@@ -375,8 +375,8 @@ fn touches() -> Finding {
         true => Finding::new(
             Verdict::Ok,
             name,
-            "a touch of a page without contents is a signal in the thread that touches it (for --reset \
-             fault)",
+            "a touch of a page without contents is a signal in the thread that touches it, or a message to \
+             others (for --reset fault)",
         ),
         false => Finding::new(
             Verdict::Limited,

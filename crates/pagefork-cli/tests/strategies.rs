@@ -6,8 +6,20 @@ use std::process::Command;
 
 use common::{assert_fails, file, pagefork};
 
-const RESETS: [&str; 8] =
-    ["auto", "remap", "discard", "scan", "resident", "protect", "copy", "fault"];
+const RESETS: [&str; 12] = [
+    "auto",
+    "remap",
+    "discard",
+    "scan",
+    "resident",
+    "protect",
+    "copy",
+    "fault",
+    "fault=1",
+    "fault=2",
+    "fault=cores",
+    "fault=eager",
+];
 const GROWTHS: [&str; 7] =
     ["auto", "mprotect", "kept", "checked", "checked=128KiB", "ftruncate", "fault"];
 
@@ -27,7 +39,13 @@ fn a_program_does_the_same_by_each_strategy_and_traps_behind_its_memory() {
     let module = file("grows_by_strategy.wat", GROWS);
     let resets = RESETS.map(|reset| format!("--reset {reset}"));
     let growths = GROWTHS.map(|growth| format!("--growth {growth}"));
-    let both = ["--reset copy --growth kept", "--reset remap --growth checked"].map(str::to_owned);
+    let both = [
+        "--reset copy --growth kept",
+        "--reset remap --growth checked",
+        "--reset fault=2 --growth fault",
+        "--reset fault=1,eager --growth fault",
+    ]
+    .map(str::to_owned);
     for options in resets.iter().chain(&growths).chain(&both) {
         let ended = pagefork(&format!("run {options} --invoke grow {module}"));
         assert_eq!((ended.code, &*ended.stdout), (0, "21\n"), "{options}: {}", ended.stderr);

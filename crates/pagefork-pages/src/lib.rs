@@ -53,6 +53,7 @@ pub use crate::os::absent_pages::serves_absent_pages;
 pub use crate::os::error::{
     Absence, AbsentPage, Call, Feature, FileProblem, IllegalStrategies, PagesError,
 };
+pub use crate::os::fault_threads::refused_touch;
 pub use crate::os::faults::counts_faults_in_memory;
 pub use crate::os::features::HostFeatures;
 pub use crate::os::fork::{this_process, working};
@@ -74,7 +75,8 @@ pub use crate::pages::zones::{MemorySize, MemoryZone, SlotConfig};
 pub use crate::pool::{Key, LocalPool, Park, Pool, PoolConfig, PoolCounters};
 pub use crate::slot::{Discarded, Slot};
 pub use crate::strategy::config::{
-    Choice, DeltaTracker, Reason, ResetKind, STACK_KEPT_MAX, Strategies, StrategyConfig,
+    Choice, DeltaTracker, FAULT_THREADS_MAX, Reason, ResetKind, STACK_KEPT_MAX, Strategies,
+    StrategyConfig,
 };
 pub use crate::strategy::report::ResetReport;
 pub use crate::strategy::stack::Owner;

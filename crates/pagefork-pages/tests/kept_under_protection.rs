@@ -9,7 +9,7 @@ mod matrix;
 use common::*;
 use matrix::*;
 use pagefork_pages::{
-    Budget, DeltaTracker, ExternalWriter, Image, Reason, ResetKind, ResetReport, Slot,
+    Budget, DeltaTracker, ExternalWriter, GrowthKind, Image, Reason, ResetKind, ResetReport, Slot,
     StrategyConfig, counts_faults_in_memory, notes_writes,
 };
 
@@ -267,8 +267,9 @@ fn every_state_of_a_page_by_every_strategy() {
     let (image, _) = dense_image(&layout(), 0x17, 2 * MIB);
     let large = Case::new("large", layout(), image, (20 * MIB, 24 * MIB));
     for case in [&small, &large] {
-        for kind in ResetKind::ALL {
-            let strategies = strategies(kind);
+        let others = fault_strategies(GrowthKind::Mprotect).split_off(1);
+        for strategies in ResetKind::ALL.into_iter().map(strategies).chain(others) {
+            let (kind, how) = (strategies.config().reset, strategies.config().fault_threads);
             let mut slot = case.spawn(&strategies);
             for round in 0..70u64 {
                 slot.enter();
@@ -309,7 +310,11 @@ fn every_state_of_a_page_by_every_strategy() {
                     write(&slot, case.memory(0) + case.sizes[0].maximum - 9, &[5]);
                 }
                 slot.reset_for(OWNER).unwrap();
-                case.assert_fresh(&slot, &strategies, &format!("{} {kind}, {round}", case.name));
+                case.assert_fresh(
+                    &slot,
+                    &strategies,
+                    &format!("{} {kind} {how}, {round}", case.name),
+                );
                 if round % 20 == 19 {
                     slot.discard().unwrap();
                     case.assert_fresh(&slot, &strategies, &format!("{kind}, {round}, discarded"));

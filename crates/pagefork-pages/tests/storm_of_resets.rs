@@ -63,10 +63,13 @@ fn random_config(random: &mut Random) -> StrategyConfig {
         ResetKind::Discard,
         ResetKind::Remap,
         ResetKind::Copy,
+        ResetKind::Fault,
     ]);
     let resident_max = *random.of(&[u64::MAX, u64::MAX, 30 * PAGE, 2 * PAGE]);
     let code = CodeBounds::Checked;
-    StrategyConfig { reset, growth, code, resident_max, ..StrategyConfig::default() }
+    let (fault_threads, fault_eager) = (random.below(3) as u32, random.below(4) == 0);
+    let config = StrategyConfig { reset, growth, code, resident_max, ..StrategyConfig::default() };
+    StrategyConfig { fault_threads, fault_eager, ..config }
 }
 
 struct Storm<'a> {

@@ -146,7 +146,9 @@ fn each_failure_of_filling(case: &Case) {
             change(case, &mut slot);
             let outcome = fail_nth(nth, libc::ENOMEM, || slot.reset_to(&other, &case.sizes, OWNER));
             let what = format!("{:?}, call {nth}", strategies.config());
-            assert_eq!(outcome.value.is_err(), outcome.failed.is_some(), "{what}");
+            // What cannot be copied ahead is copied when it is touched.
+            let failed = outcome.failed.filter(|call| *call != Call::CopyPage);
+            assert_eq!(outcome.value.is_err(), failed.is_some(), "{what}");
             if !slot.is_whole() {
                 for index in 0..2 {
                     let error = slot.grow_memory(index, 200 * PAGE).unwrap_err();

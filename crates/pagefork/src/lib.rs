@@ -116,7 +116,8 @@ pub use pagefork_layout::module::{
 pub use pagefork_layout::text::OneLine;
 pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
-    Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, GrowthChoice, GrowthKind,
-    GrowthReason, PagesError, PoolConfig, PoolCounters, Reason, ResetKind, ResidencyCounts,
-    Strategies, StrategyConfig, faults_at_writes, grows_in_files, serves_absent_pages,
+    Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, FAULT_THREADS_MAX,
+    GrowthChoice, GrowthKind, GrowthReason, PagesError, PoolConfig, PoolCounters, Reason,
+    ResetKind, ResidencyCounts, Strategies, StrategyConfig, faults_at_writes, grows_in_files,
+    serves_absent_pages,
 };

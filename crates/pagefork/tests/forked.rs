@@ -228,8 +228,10 @@ fn memories_that_grow_in_files_stay_with_their_process() {
 #[test]
 fn pages_that_are_served_stay_with_their_process() {
     in_own_process("pages_that_are_served_stay_with_their_process", || {
-        let reset = ResetKind::Fault;
-        stay_with_their_process(StrategyConfig { reset, ..StrategyConfig::default() });
+        for fault_threads in [0, 1, 2] {
+            let config = StrategyConfig { fault_threads, ..StrategyConfig::default() };
+            stay_with_their_process(StrategyConfig { reset: ResetKind::Fault, ..config });
+        }
     });
 }
 

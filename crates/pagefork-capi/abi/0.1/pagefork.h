@@ -364,7 +364,7 @@ enum pagefork_reset_enum { PAGEFORK_RESET_AUTO, PAGEFORK_RESET_REMAP, PAGEFORK_R
 enum pagefork_growth_enum { PAGEFORK_GROWTH_MPROTECT, PAGEFORK_GROWTH_CHECKED, PAGEFORK_GROWTH_KEPT, PAGEFORK_GROWTH_AUTO, PAGEFORK_GROWTH_FTRUNCATE, PAGEFORK_GROWTH_FAULT };
 enum pagefork_bounds_enum { PAGEFORK_BOUNDS_GUARDED, PAGEFORK_BOUNDS_CHECKED, PAGEFORK_BOUNDS_DUAL };
 enum pagefork_deltas_enum { PAGEFORK_DELTAS_OFF, PAGEFORK_DELTAS_COMPARE, PAGEFORK_DELTAS_WRITES, PAGEFORK_DELTAS_PROTECT, PAGEFORK_DELTAS_FAULT };
-typedef struct pagefork_strategies_t { uint8_t reset, growth, bounds; _Bool clear_stack; _Bool no_copy_on_write; uint64_t accessible; uint64_t resident_max; uint64_t stack_kept; uint64_t deltas; uint64_t reserved[3]; } pagefork_strategies_t;
+typedef struct pagefork_strategies_t { uint8_t reset, growth, bounds; _Bool clear_stack; _Bool no_copy_on_write; uint64_t accessible; uint64_t resident_max; uint64_t stack_kept; uint64_t deltas; uint32_t fault_threads; _Bool fault_eager; uint64_t reserved[2]; } pagefork_strategies_t;
 pagefork_error_t *pagefork_config_strategies(wasm_config_t *, const pagefork_strategies_t *);
 typedef struct pagefork_pool_t { uint64_t kept_max, resident_max, resident_max_per_image; uint64_t idle_milliseconds_max; _Bool ignore_pressure; uint64_t reserved[4]; } pagefork_pool_t;
 pagefork_error_t *pagefork_config_pool(wasm_config_t *, const pagefork_pool_t *);

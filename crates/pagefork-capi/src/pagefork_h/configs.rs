@@ -42,7 +42,9 @@ pub(super) struct pagefork_strategies_t {
     resident_max: u64,
     stack_kept: u64,
     deltas: u64,
-    reserved: [u64; 3],
+    fault_threads: u32,
+    fault_eager: bool,
+    reserved: [u64; 2],
 }
 
 impl pagefork_strategies_t {
@@ -90,6 +92,8 @@ impl pagefork_strategies_t {
             resident_max: or_default(self.resident_max, default.resident_max),
             stack_kept: or_default(self.stack_kept, default.stack_kept),
             deltas,
+            fault_threads: self.fault_threads,
+            fault_eager: self.fault_eager,
         };
         config.check()?;
         Ok(config)
@@ -269,7 +273,9 @@ mod tests {
                 resident_max: 0,
                 stack_kept: 0,
                 deltas,
-                reserved: [0; 3],
+                fault_threads: 0,
+                fault_eager: false,
+                reserved: [0; 2],
             };
             strategies.to_config()
         };
@@ -301,7 +307,9 @@ mod tests {
             resident_max: 5 << 20,
             stack_kept: 8 << 10,
             deltas: 0,
-            reserved: [0; 3],
+            fault_threads: 3,
+            fault_eager: true,
+            reserved: [0; 2],
         };
         let expected = StrategyConfig {
             reset: ResetKind::Scan,
@@ -312,6 +320,8 @@ mod tests {
             stack_kept: 8 << 10,
             clear_stack: true,
             deltas: DeltaTracker::Off,
+            fault_threads: 3,
+            fault_eager: true,
         };
         for (number, deltas) in (0..).zip(DeltaTracker::ALL) {
             let strategies = pagefork_strategies_t { deltas: number, ..strategies };

@@ -475,6 +475,10 @@ static void strategies(void) {
       for (uint8_t bounds = 0; bounds <= PAGEFORK_BOUNDS_DUAL; bounds++) {
         pagefork_strategies_t strategies = {.reset = reset, .growth = growth, .bounds = bounds,
                                             .accessible = 2 << 16};
+        if (reset == PAGEFORK_RESET_FAULT) {
+          strategies.fault_threads = bounds;
+          strategies.fault_eager = growth % 2;
+        }
         wasm_config_t *config = wasm_config_new();
         bool is_exact = growth == PAGEFORK_GROWTH_MPROTECT || growth == PAGEFORK_GROWTH_FTRUNCATE ||
                         growth == PAGEFORK_GROWTH_FAULT;
@@ -531,6 +535,8 @@ static void strategies(void) {
   FAILS(pagefork_config_strategies(config, &none), "9");
   none = (pagefork_strategies_t){.deltas = UINT64_MAX};
   FAILS(pagefork_config_strategies(config, &none), "18446744073709551615");
+  none = (pagefork_strategies_t){.fault_threads = 257};
+  FAILS(pagefork_config_strategies(config, &none), "at most 256");
   none = (pagefork_strategies_t){.reserved = {1}};
   FAILS(pagefork_config_strategies(config, &none), "reserved");
   pagefork_pool_t pool = {.reserved = {0, 0, 0, 1}};

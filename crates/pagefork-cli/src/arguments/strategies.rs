@@ -2,7 +2,8 @@
 
 use clap::Args;
 use pagefork::{
-    CodeBounds, Config, Engine, GrowthChoice, GrowthKind, Reason, ResetKind, StrategyConfig,
+    CodeBounds, Config, Engine, FAULT_THREADS_MAX, GrowthChoice, GrowthKind, Reason, ResetKind,
+    StrategyConfig,
 };
 
 use super::common::size;
@@ -20,9 +21,20 @@ pub(crate) struct StrategyArguments {
 #[derive(Args)]
 pub(crate) struct ResetArguments {
     /// How an instance's pages become what they were at first: `remap`, `discard`, `scan`,
-    /// `resident`, `protect`, `copy`, `fault`, or `auto`, which measures; said if this machine cannot do it
+    /// `resident`, `protect`, `copy`, `fault`, or `auto`, which measures; said if this machine cannot do it.
+    /// With `fault=THREADS` so many threads (or `cores`) copy pages, with `fault=eager` or
+    /// `fault=THREADS,eager` all are copied at each reset
     #[arg(long, value_name = "STRATEGY", value_parser = reset)]
-    reset: Option<ResetKind>,
+    reset: Option<AskedReset>,
+}
+
+/// What a line asks for.
+#[derive(Clone, Copy)]
+struct AskedReset {
+    kind: ResetKind,
+    /// How faults are served.
+    threads: u32,
+    eager: bool,
 }
 
 /// How memories grow.
@@ -46,7 +58,8 @@ impl StrategyArguments {
 impl ResetArguments {
     /// What the line asks for, else what is `usual`.
     pub(crate) fn strategies(&self, usual: StrategyConfig) -> StrategyConfig {
-        StrategyConfig { reset: self.reset.unwrap_or(usual.reset), ..usual }
+        let Some(AskedReset { kind, threads, eager }) = self.reset else { return usual };
+        StrategyConfig { reset: kind, fault_threads: threads, fault_eager: eager, ..usual }
     }
 
     /// What to say if an engine resets otherwise than the line asks for, or at a higher price.
@@ -87,10 +100,37 @@ impl GrowthArguments {
     }
 }
 
-fn reset(text: &str) -> Result<ResetKind, String> {
+fn reset(text: &str) -> Result<AskedReset, String> {
+    if let Some(how) = text.strip_prefix("fault=") {
+        return fault(how);
+    }
     let named = ResetKind::ALL.into_iter().find(|kind| kind.to_string() == text);
     let names = || ResetKind::ALL.map(|kind| kind.to_string()).join(", ");
-    named.ok_or_else(|| format!("give a strategy: {}", names()))
+    let kind = named.ok_or_else(|| format!("give a strategy: {}", names()))?;
+    Ok(AskedReset { kind, threads: 0, eager: false })
+}
+
+/// How faults are served.
+fn fault(text: &str) -> Result<AskedReset, String> {
+    let (threads, eager) = match text.strip_suffix("eager").map(|rest| rest.strip_suffix(',')) {
+        Some(Some(threads)) => (threads, true),
+        Some(None) if text == "eager" => ("0", true),
+        _ => (text, false),
+    };
+    let threads = match threads {
+        "cores" => std::thread::available_parallelism()
+            .map_or(1, |cores| (cores.get() as u32).min(FAULT_THREADS_MAX)),
+        number => match number.parse() {
+            Ok(threads) if threads <= FAULT_THREADS_MAX => threads,
+            _ => {
+                return Err(format!(
+                    "give `fault`, `fault=THREADS`, `fault=eager` or `fault=THREADS,eager`, with \
+                     `cores` or a number up to {FAULT_THREADS_MAX} for THREADS"
+                ));
+            }
+        },
+    };
+    Ok(AskedReset { kind: ResetKind::Fault, threads, eager })
 }
 
 fn growth(text: &str) -> Result<GrowthKind, String> {
@@ -139,6 +179,18 @@ mod tests {
                 let chosen = engine(&format!("--reset {reset}"), usual);
                 assert_eq!(chosen.strategies().config(), StrategyConfig { reset, ..usual });
             }
+            let cores = std::thread::available_parallelism().unwrap().get() as u32;
+            for (line, fault_threads, fault_eager) in [
+                ("fault=2", 2, false),
+                ("fault=eager", 0, true),
+                ("fault=1,eager", 1, true),
+                ("fault=cores", cores, false),
+            ] {
+                let reset = ResetKind::Fault;
+                let expected = StrategyConfig { reset, fault_threads, fault_eager, ..usual };
+                let chosen = engine(&format!("--reset {line}"), usual);
+                assert_eq!(chosen.strategies().config(), expected, "{line}");
+            }
             let checked = |accessible| GrowthKind::Checked { accessible };
             for (line, growth, code) in [
                 ("mprotect", GrowthKind::Mprotect, CodeBounds::Guarded),
@@ -159,6 +211,11 @@ mod tests {
     fn mistakes_are_explained() {
         for (line, expected) in [
             ("--reset fast", "remap, discard, scan, resident, protect, copy, fault, auto"),
+            ("--reset fault=many", "`fault=THREADS,eager`, with `cores` or a number up to 256"),
+            ("--reset fault=257", "a number up to 256"),
+            ("--reset fault=", "a number up to 256"),
+            ("--reset fault=2eager", "a number up to 256"),
+            ("--reset scan=2", "remap, discard, scan, resident, protect, copy, fault, auto"),
             ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto, ftruncate, fault"),
             ("--growth checked=2M", "64KiB, 256MiB, 1GiB"),
             ("--growth kept=2MiB", "checked=SIZE"),

@@ -284,6 +284,14 @@ pub enum IllegalStrategies {
          with explicit bounds or with both, or grow by `mprotect`"
     )]
     CheckedWithoutBounds,
+    /// More threads would serve touches than can be of use.
+    #[error("{threads} threads would serve faults: at most {max}")]
+    FaultThreads {
+        /// Threads asked for.
+        threads: u32,
+        /// The most that there can be.
+        max: u32,
+    },
     /// More of a stack than a few pages would be kept.
     #[error("{bytes} bytes of each stack would be kept: at most {max}")]
     StackKept {
@@ -366,6 +374,8 @@ displayed! {
         CopyPage = "copy a page that was touched (userfaultfd)",
         /// Have that end.
         UnserveFaults = "have faults told no more (userfaultfd)",
+        /// Start a thread that gives pages their contents.
+        StartThread = "start a thread that serves faults (clone)",
         /// Make a descriptor that tells of something.
         MakeSignal = "make a descriptor that tells of something (eventfd)",
         /// Give address space back.

@@ -40,7 +40,9 @@ pub(crate) mod write_watch;
 pub(crate) mod address_list;
 /// Which pages were written: by a handler of SIGSEGV.
 pub(crate) mod write_guard;
-/// Pages that get their contents when they are touched: by a handler of SIGBUS.
+/// Threads that give pages their contents when others touch them.
+pub(crate) mod fault_threads;
+/// Pages that get their contents when they are touched: by a handler of SIGBUS, or by such threads.
 pub(crate) mod page_faults;
 /// Which pages were written: by a handler of SIGBUS.
 pub(crate) mod write_fault;

@@ -1,7 +1,9 @@
 //! Pages that get their contents when they are touched: userfaultfd, by which a touch of a page that
 //! has none is a SIGBUS in the thread that touches it. A handler copies the page from where its
 //! contents lie, and some behind it; or makes it zero, if a memory has grown as far, and else leaves
-//! the signal to whoever makes a trap of it.
+//! the signal to whoever makes a trap of it. What an image has can be copied by [threads] instead.
+//!
+//! [threads]: crate::os::fault_threads
 
 use std::fmt;
 use std::ops::Range;
@@ -15,6 +17,7 @@ use rustix::io::Errno;
 use crate::os::absent_pages;
 use crate::os::address_list::{AddressEntry, AddressList};
 use crate::os::error::{Call, PagesError};
+use crate::os::fault_threads::{FaultThreads, Giving, Pager};
 use crate::os::features::Tried;
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
@@ -58,6 +61,13 @@ pub(crate) trait GrowthEnd: fmt::Debug + Send + Sync {
     fn end(&self) -> u64;
 }
 
+impl TouchContents {
+    /// Whether touches decide how far pages go: then they are signals, which can become traps.
+    fn is_grown(&self) -> bool {
+        matches!(self, Self::Grown(_))
+    }
+}
+
 impl ServedRange {
     /// The end of the pages that may have contents now.
     fn end(&self) -> u64 {
@@ -77,13 +87,13 @@ pub(super) fn serve_touch(address: usize, is_write: bool) -> bool {
     // SAFETY: the entry is that of a slot which the thread uses that has just touched it, so what is
     // served lives until that has been done.
     let served = unsafe { entry.of_handler.load(Ordering::Acquire).as_ref() };
-    served.is_some_and(|served| served.serve(address as u64, is_write))
+    served.is_some_and(|served| served.give(address as u64, is_write) != Giving::Never)
 }
 
 /// The userfaultfd of this process that raises signals at touches.
 #[derive(Debug)]
 struct TouchSource {
-    file: Userfaultfd,
+    file: Arc<Userfaultfd>,
     /// The process whose pages it knows.
     process: u64,
 }
@@ -100,7 +110,8 @@ impl TouchSource {
             return Ok(Arc::clone(source));
         }
         let calls = [Call::ServeFaults, Call::UnserveFaults];
-        let source = Arc::new(Self { file: Userfaultfd::open(feature::SIGBUS, calls)?, process });
+        let file = Arc::new(Userfaultfd::open(feature::SIGBUS, calls)?);
+        let source = Arc::new(Self { file, process });
         *open = Some(Arc::clone(&source));
         Ok(source)
     }
@@ -114,6 +125,8 @@ impl TouchSource {
 #[derive(Debug)]
 struct Served {
     source: Arc<TouchSource>,
+    /// What the pages are registered with that do not [grow](TouchContents::Grown).
+    file_of_image: Arc<Userfaultfd>,
     /// Ascending, none empty.
     ranges: Vec<ServedRange>,
     /// The end of the last pages that were copied, and how many they were.
@@ -122,20 +135,21 @@ struct Served {
     again: (AtomicU64, AtomicUsize),
 }
 
-impl Served {
-    fn serve(&self, address: u64, is_write: bool) -> bool {
+impl Pager for Served {
+    /// Async-signal-safe.
+    fn give(&self, address: u64, is_write: bool) -> Giving {
         // Of a forked process nothing is registered, and the file is that of its parent.
         if !self.source.is_of_this_process() {
-            return false;
+            return Giving::Never;
         }
         let page = round_down(address);
         let index = self.ranges.partition_point(|range| range.addresses.end <= page);
         let range = self.ranges.get(index).filter(|range| range.addresses.contains(&page));
-        let Some(range) = range else { return false };
+        let Some(range) = range else { return Giving::Never };
         // What a memory has not grown to has no contents, also when the pages before it get theirs.
         let end = range.end();
         if page >= end {
-            return false;
+            return Giving::Never;
         }
         let count = match self.last.0.load(Ordering::Relaxed) == page {
             true => (self.last.1.load(Ordering::Relaxed) * 2).clamp(1, ROW_MAX),
@@ -146,25 +160,30 @@ impl Served {
             TouchContents::At(_) | TouchContents::Grown(_) => count.min((end - page) / PAGE_SIZE),
         };
         loop {
-            match self.give(range, page..page + count * PAGE_SIZE, is_write) {
+            match self.fill(range, page..page + count * PAGE_SIZE, is_write) {
                 Ok(length) => {
                     self.last.0.store(page + length, Ordering::Relaxed);
                     self.last.1.store(length / PAGE_SIZE, Ordering::Relaxed);
-                    return true;
+                    self.again.1.store(0, Ordering::Relaxed);
+                    return Giving::Now;
                 }
-                Err(CallFailure { errno: Errno::EXIST, .. }) => return !self.is_too_often(page),
+                Err(CallFailure { errno: Errno::EXIST, .. }) => {
+                    return if self.is_too_often(page) { Giving::Never } else { Giving::Already };
+                }
                 // The pages behind it may be of another map.
                 Err(_) if count > 1 => count = 1,
                 // Maps of the process change (EAGAIN), or memory is short: who touches a page cannot be
                 // told, and there may be some in a moment.
-                Err(_) if self.is_too_often(page) => return false,
+                Err(_) if self.is_too_often(page) => return Giving::Never,
                 Err(_) => {}
             }
         }
     }
+}
 
+impl Served {
     /// Gives pages of a range their contents; how many bytes got them.
-    fn give(
+    fn fill(
         &self,
         range: &ServedRange,
         pages: Range<u64>,
@@ -178,7 +197,11 @@ impl Served {
             }
             TouchContents::Zeros | TouchContents::Grown(_) => ZEROS.as_ptr().addr(),
         };
-        self.source.file.copy_from(Call::CopyPage, pages.start, from, pages.end - pages.start)
+        let file = match range.contents.is_grown() {
+            true => &self.source.file,
+            false => &self.file_of_image,
+        };
+        file.copy_from(Call::CopyPage, pages.start, from, pages.end - pages.start)
     }
 
     /// Whether a page was touched again and again.
@@ -195,11 +218,15 @@ impl Served {
 pub(crate) struct PageFaults {
     entry: &'static AddressEntry<AtomicPtr<Served>>,
     of_handler: Arc<Served>,
+    span: Range<u64>,
+    /// Those that copy what an image has, if it is not who touches it.
+    threads: Option<Arc<FaultThreads>>,
 }
 
 impl PageFaults {
     /// Registers pages, ascending and apart, which have no contents yet: after [discarding] them they
-    /// have none again. Before pages are discarded that a memory has grown by, [its end](GrowthEnd) is
+    /// have none again. What an image has is copied by so many threads, or with none by who touches it.
+    /// Before pages are discarded that a memory has grown by, [its end](GrowthEnd) is
     /// where it will be, so that no touch of them is served.
     ///
     /// [discarding]: Reservation::discard
@@ -210,24 +237,60 @@ impl PageFaults {
     /// # Safety
     /// Until it is dropped the pages belong to the caller, and where their contents lie nothing
     /// changes.
-    pub(crate) unsafe fn new(ranges: Vec<ServedRange>) -> Result<Self, CallFailure> {
+    pub(crate) unsafe fn new(ranges: Vec<ServedRange>, threads: u32) -> Result<Self, CallFailure> {
         let source = TouchSource::of_this_process()?;
-        for part in joined(ranges.iter().map(|range| range.addresses.clone()).collect()) {
-            source.file.register(part, RegisterMode::Missing)?;
+        let threads = match threads {
+            0 => None,
+            count => Some(FaultThreads::of_this_process(count)?),
+        };
+        let file_of_image = Arc::clone(threads.as_ref().map_or(&source.file, |own| own.file()));
+        for (is_grown, file) in [(true, &source.file), (false, &file_of_image)] {
+            let parts = ranges.iter().filter(|range| range.contents.is_grown() == is_grown);
+            for part in joined(parts.map(|range| range.addresses.clone()).collect()) {
+                file.register(part, RegisterMode::Missing)?;
+            }
         }
-        let span = ranges.first().map_or(0, |first| first.addresses.start as usize)
-            ..ranges.last().map_or(0, |last| last.addresses.end as usize);
+        let span = ranges.first().map_or(0, |first| first.addresses.start)
+            ..ranges.last().map_or(0, |last| last.addresses.end);
         let last = (AtomicU64::new(0), AtomicU64::new(0));
         let again = (AtomicU64::new(0), AtomicUsize::new(0));
-        let of_handler = Arc::new(Served { source, ranges, last, again });
+        let of_handler = Arc::new(Served { source, file_of_image, ranges, last, again });
         let pointer = Arc::as_ptr(&of_handler).cast_mut();
-        let entry = SERVED.add(span, |known| known.store(pointer, Ordering::Release));
-        Ok(Self { entry, of_handler })
+        let addresses = span.start as usize..span.end as usize;
+        let entry = SERVED.add(addresses, |known| known.store(pointer, Ordering::Release));
+        let threads = threads.filter(|_| !span.is_empty());
+        if let Some(threads) = &threads {
+            threads.add(span.clone(), Arc::clone(&of_handler) as Arc<dyn Pager>);
+        }
+        Ok(Self { entry, of_handler, span, threads })
+    }
+
+    /// Ends it. The result keeps threads for pages that are registered anew.
+    pub(crate) fn end(self) -> Option<Arc<FaultThreads>> {
+        self.threads.clone()
     }
 
     /// Whether it is of this process, and not of one that this was forked from.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.of_handler.source.is_of_this_process()
+    }
+
+    /// Copies all that an image has, but for pages that have contents. What cannot be copied now is when
+    /// it is touched.
+    pub(crate) fn give_all(&self) {
+        for range in &self.of_handler.ranges {
+            let (mut page, end) = match range.contents.is_grown() {
+                true => continue,
+                false => (range.addresses.start, range.addresses.end),
+            };
+            while page < end {
+                page += match self.of_handler.fill(range, page..end, true) {
+                    Ok(length) => length,
+                    Err(CallFailure { errno: Errno::EXIST, .. }) => PAGE_SIZE,
+                    Err(_) => break,
+                };
+            }
+        }
     }
 
     /// Has all pages of a range of addresses get their contents that have any, so that the kernel can
@@ -248,6 +311,11 @@ impl PageFaults {
 impl Drop for PageFaults {
     fn drop(&mut self) {
         // Other maps take the place of the pages, or have taken it; so their registration ends.
+        if let Some(threads) = &self.threads
+            && self.is_of_this_process()
+        {
+            threads.remove(self.span.clone());
+        }
         SERVED.remove(self.entry, |known| known.store(ptr::null_mut(), Ordering::Release));
     }
 }

@@ -9,7 +9,7 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
@@ -21,6 +21,10 @@ use crate::os::sys::{CallFailure, attempt, attempt_or_pretend, last_error};
 /// Faults of the kernel itself are not served: so no privilege is needed.
 const USER_MODE_ONLY: u32 = 1;
 
+/// The event of a message that says that a page was touched, and its flag for writes.
+const EVENT_TOUCH: u8 = 0x12;
+const TOUCH_WRITE: u64 = 1;
+
 const API_VERSION: u64 = 0xaa;
 
 /// What a userfaultfd does besides the least.
@@ -29,6 +33,8 @@ pub(crate) mod feature {
     pub(crate) const MISSING_SHARED: u64 = 1 << 5;
     /// A fault is a SIGBUS in the thread that takes it, and no message to another.
     pub(crate) const SIGBUS: u64 = 1 << 7;
+    /// A message says which thread takes a fault.
+    pub(crate) const THREAD_ID: u64 = 1 << 8;
     /// Pages that have nothing yet can be write-protected.
     pub(crate) const PROTECT_UNPOPULATED: u64 = 1 << 13;
     /// Write protection is lifted by the kernel, which remembers that it did.
@@ -94,15 +100,36 @@ struct UffdioWriteProtect {
     mode: u64,
 }
 
+/// The kernel's `struct uffd_msg`, of a page that was touched.
+#[repr(C)]
+struct UffdMessage {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+/// That a thread has touched a page without contents, and waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FaultMessage {
+    pub(crate) address: u64,
+    pub(crate) is_write: bool,
+    /// The thread, by the number that this process knows it by.
+    pub(crate) thread: i32,
+}
+
 const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
 const REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xaa, 0x00);
 const UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xaa, 0x01);
+const WAKE: Opcode = opcode::read::<UffdioRange>(0xaa, 0x02);
 const COPY: Opcode = opcode::read_write::<UffdioCopy>(0xaa, 0x03);
 const ZERO: Opcode = opcode::read_write::<UffdioZeropage>(0xaa, 0x04);
 const WRITE_PROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xaa, 0x06);
 
 // The numbers contain the sizes of the structures.
 const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
+const _: () = assert!(WAKE == 0x8010_aa02 && size_of::<UffdMessage>() == 32);
 const _: () = assert!(COPY == 0xc028_aa03 && ZERO == 0xc020_aa04 && WRITE_PROTECT == 0xc018_aa06);
 
 /// An open userfaultfd.
@@ -119,7 +146,24 @@ impl Userfaultfd {
     /// # Errors
     /// If the system does not allow it, or has not all of them.
     pub(crate) fn open(features: u64, calls: [Call; 2]) -> Result<Self, CallFailure> {
-        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+        Self::open_with(UserfaultfdFlags::empty(), features, calls)
+    }
+
+    /// Opens one by which whoever takes a fault waits, and [messages](Self::next_message) tell of it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn open_for_messages(calls: [Call; 2]) -> Result<Self, CallFailure> {
+        Self::open_with(UserfaultfdFlags::NONBLOCK, feature::THREAD_ID, calls)
+    }
+
+    fn open_with(
+        flags: UserfaultfdFlags,
+        features: u64,
+        calls: [Call; 2],
+    ) -> Result<Self, CallFailure> {
+        let of_users = UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+        let flags = flags | UserfaultfdFlags::CLOEXEC | of_users;
         let file = attempt(calls[0], 0, || {
             // SAFETY: nothing happens to any page before one is registered.
             unsafe { rustix::mm::userfaultfd(flags) }
@@ -213,6 +257,33 @@ impl Userfaultfd {
         }
     }
 
+    /// The next fault that somebody waits at, if there is one that nobody was told of.
+    pub(crate) fn next_message(&self) -> Result<Option<FaultMessage>, Errno> {
+        let mut bytes = [0; size_of::<UffdMessage>()];
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.file, &mut bytes)) {
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        // SAFETY: the structure has no padding, and any bytes are a value of it.
+        let message: UffdMessage = unsafe { std::mem::transmute(bytes) };
+        let touch = FaultMessage {
+            address: message.address,
+            is_write: message.flags & TOUCH_WRITE != 0,
+            // The rest of the word is unused.
+            thread: message.thread as u32 as i32,
+        };
+        Ok((message.event == EVENT_TOUCH).then_some(touch))
+    }
+
+    /// Has those go on that wait at faults in a range: they touch their pages again.
+    pub(crate) fn wake(&self, addresses: Range<u64>) {
+        let mut range = UffdioRange::of(addresses);
+        // SAFETY: the structure is that of the request, which has no way to fail for whole pages of the
+        // address space.
+        unsafe { libc::ioctl(self.file.as_raw_fd(), WAKE as libc::Ioctl, &raw mut range) };
+    }
+
     /// Makes a request whose structure `value` is.
     fn control<T>(&self, call: Call, request: Opcode, value: &mut T) -> Result<(), CallFailure> {
         let value: *mut T = value;
@@ -224,6 +295,12 @@ impl Userfaultfd {
                 _ => Err(last_error()),
             }
         })
+    }
+}
+
+impl AsFd for Userfaultfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

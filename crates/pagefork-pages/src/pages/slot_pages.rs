@@ -27,6 +27,7 @@ use crate::pages::zones::{MemorySize, SlotConfig};
 
 use self::absence::wait_for_copies;
 use self::grown::GrowthFiles;
+pub(crate) use self::served::ImageService;
 use self::served::served_maps;
 
 /// What slots do of whose images pages are absent.
@@ -54,8 +55,8 @@ pub(crate) struct Setup {
     /// Whether the image is copied into anonymous pages instead of mapped
     /// copy-on-write.
     pub(crate) copies_image: bool,
-    /// Whether each page of the image is copied when it is touched. Then `copies_image` is set, too.
-    pub(crate) serves_image: bool,
+    /// How each page of the image is copied when it is touched. Then `copies_image` is set, too.
+    pub(crate) image_service: Option<ImageService>,
     /// Whether the image is read to restore pages.
     pub(crate) restores: bool,
     /// Whether huge pages are kept out.
@@ -70,7 +71,7 @@ impl Setup {
         growth: GrowthKind::Mprotect,
         growth_lack: None,
         copies_image: false,
-        serves_image: false,
+        image_service: None,
         restores: false,
         small_pages: SmallPages::Unsure,
         discards: true,
@@ -178,7 +179,7 @@ impl SlotPages {
         // A file that a memory grows in is a map of its own, and so are pages that are registered.
         let is_apart = matches!(setup.growth, GrowthKind::Ftruncate | GrowthKind::Fault);
         let growing = if is_apart { sizes.len() as u64 } else { 0 };
-        let served = if setup.serves_image { served_maps(&sources, image) } else { 0 };
+        let served = if setup.image_service.is_some() { served_maps(&sources, image) } else { 0 };
         let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + growing + served)?;
         let kind = match setup.small_pages {
             SmallPages::OfMaps => PageKind::Small,
@@ -230,7 +231,7 @@ impl SlotPages {
         }
         self.pages.replace(0..self.zones.size)?;
         self.registered.clear();
-        self.served = None;
+        let _threads = self.served.take().and_then(PageFaults::end);
         self.image = Arc::clone(image);
         self.sources = sources;
         self.memories.clear();
@@ -295,7 +296,7 @@ impl SlotPages {
                 self.pages.prefetch(range.clone())?;
             }
         }
-        if setup.copies_image && !setup.serves_image {
+        if setup.copies_image && !self.serves_image() {
             for source in &self.sources {
                 // SAFETY: images lie in what was made accessible above.
                 unsafe { self.restore_from(source, source.slot.clone()) };
@@ -305,6 +306,7 @@ impl SlotPages {
             self.copy_differing();
             self.end_look()?;
         }
+        self.copy_eagerly();
         for (index, memory) in self.memories.iter().enumerate() {
             self.bounds.set_memory_size(index, memory.size.initial);
         }
@@ -316,7 +318,7 @@ impl SlotPages {
     /// private from then on.
     fn copy_differing(&self) {
         // Those are copied when they are touched.
-        if self.setup.serves_image {
+        if self.serves_image() {
             return;
         }
         for page in self.differing_pages() {
@@ -564,6 +566,7 @@ impl SlotPages {
             return Err(failure.into());
         }
         self.copy_differing();
+        self.copy_eagerly();
         for memory in &mut self.memories {
             memory.private = memory.size.initial;
         }
@@ -727,7 +730,7 @@ impl SlotPages {
     fn can_discard_around(&self, range: &Range<u64>) -> bool {
         let of_image =
             |source: &Source| source.slot.start < range.end && range.start < source.slot.end;
-        let is_lost = self.setup.copies_image && !self.setup.serves_image;
+        let is_lost = self.setup.copies_image && !self.serves_image();
         self.setup.discards && !(is_lost && self.sources.iter().any(of_image))
     }
 

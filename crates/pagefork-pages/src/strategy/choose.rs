@@ -10,7 +10,7 @@ use crate::os::write_fault;
 use crate::os::write_watch::notes_writes;
 use crate::pages::budget::Budget;
 use crate::pages::growth::{GrowthKind, GrowthReason};
-use crate::pages::slot_pages::{Setup, SmallPages};
+use crate::pages::slot_pages::{ImageService, Setup, SmallPages};
 use crate::pages::zones::MemorySize;
 use crate::strategy::auto::{Auto, HugePagePolicy};
 use crate::strategy::config::{Choice, DeltaTracker, Reason, ResetKind, Strategies};
@@ -98,7 +98,10 @@ impl Strategies {
             growth: if growth_lack.is_some() { GrowthKind::Mprotect } else { config.growth },
             growth_lack: growth_lack.map(|reason| (config.growth, reason)),
             copies_image: matches!(choice.used, ResetKind::Copy | ResetKind::Fault),
-            serves_image: choice.used == ResetKind::Fault,
+            image_service: (choice.used == ResetKind::Fault).then_some(ImageService {
+                threads: config.fault_threads,
+                is_eager: config.fault_eager,
+            }),
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
                 ResetKind::Auto if huge_pages != HugePagePolicy::Refused => SmallPages::Unsure,

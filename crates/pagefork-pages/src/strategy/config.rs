@@ -7,6 +7,9 @@ use pagefork_layout::page::PAGE_SIZE;
 use crate::os::error::{IllegalStrategies, PagesError};
 use crate::pages::growth::{CodeBounds, GrowthKind};
 
+/// At most this many threads serve the faults of slots that are reset by [`ResetKind::Fault`].
+pub const FAULT_THREADS_MAX: u32 = 256;
+
 /// At most this many bytes of a stack are kept.
 pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
 
@@ -47,6 +50,8 @@ pub enum ResetKind {
     /// No copy-on-write: the kernel throws written pages away, and a touch of one that has no contents
     /// is a SIGBUS in the thread that touches it (userfaultfd), whose handler copies it from the image,
     /// more of them at once where pages are touched in a row ([`serve_fault`](crate::serve_fault)).
+    /// [Threads](StrategyConfig::fault_threads) can copy instead, or
+    /// [all be copied at a reset](StrategyConfig::fault_eager).
     /// Such slots are refused in processes that are forked; who has the kernel read or write in them
     /// waits for the pages before ([`Slot::wait`](crate::Slot::wait)). Where no handler calls that
     /// function, or the kernel may not do it ([`faults_at_touches`](crate::faults_at_touches)), it is as
@@ -191,6 +196,15 @@ pub struct StrategyConfig {
     pub clear_stack: bool,
     /// How successive snapshots of one run find what was written in between.
     pub deltas: DeltaTracker,
+    /// How many threads copy pages of images by [`ResetKind::Fault`] while those wait that touch them,
+    /// up to [`FAULT_THREADS_MAX`]. They do it for all slots of the process that are to have as many,
+    /// and end with the last of these. With 0 each thread copies what it touches, in its handler of
+    /// SIGBUS. What memories grow by [`GrowthKind::Fault`] comes so in any case, since what is not
+    /// theirs is a trap.
+    pub fault_threads: u32,
+    /// Whether all pages of the image are copied when a slot is filled or reset by
+    /// [`ResetKind::Fault`], so that code takes no fault unless pages were given back meanwhile.
+    pub fault_eager: bool,
 }
 
 impl Default for StrategyConfig {
@@ -204,6 +218,8 @@ impl Default for StrategyConfig {
             stack_kept: 32 << 10,
             clear_stack: false,
             deltas: DeltaTracker::default(),
+            fault_threads: 0,
+            fault_eager: false,
         }
     }
 }
@@ -224,6 +240,13 @@ impl StrategyConfig {
         if self.stack_kept > STACK_KEPT_MAX {
             let (bytes, max) = (self.stack_kept, STACK_KEPT_MAX);
             return Err(PagesError::IllegalStrategies(IllegalStrategies::StackKept { bytes, max }));
+        }
+        if self.fault_threads > FAULT_THREADS_MAX {
+            let (threads, max) = (self.fault_threads, FAULT_THREADS_MAX);
+            return Err(PagesError::IllegalStrategies(IllegalStrategies::FaultThreads {
+                threads,
+                max,
+            }));
         }
         Ok(Strategies(self))
     }

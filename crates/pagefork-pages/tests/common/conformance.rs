@@ -29,7 +29,8 @@ pub fn conformance(cases: &[Case], rounds: u64) {
         for strategies in all_strategies() {
             let config = strategies.config();
             let mut slot = case.spawn(&strategies);
-            let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
+            let service = (config.fault_threads, config.fault_eager);
+            let what = format!("{} {} {service:?} {:?}", case.name, config.reset, config.growth);
             case.assert_fresh(&slot, &strategies, &what);
             case.assert_bounded(&slot, &strategies, &what);
             let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ config.reset as u64);

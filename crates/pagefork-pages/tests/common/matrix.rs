@@ -391,6 +391,16 @@ pub fn strategies(reset: ResetKind) -> Strategies {
     StrategyConfig { reset, ..Default::default() }.check().unwrap()
 }
 
+/// Strategies that differ in who copies pages of images when.
+pub fn fault_strategies(growth: GrowthKind) -> Vec<Strategies> {
+    let of = |(fault_threads, fault_eager)| {
+        let (reset, code) = (ResetKind::Fault, CodeBounds::Checked);
+        let config = StrategyConfig { reset, growth, code, ..Default::default() };
+        StrategyConfig { fault_threads, fault_eager, ..config }.check().unwrap()
+    };
+    [(0, false), (1, false), (2, false), (0, true), (2, true)].into_iter().map(of).collect()
+}
+
 /// Every strategy with every growth.
 pub fn all_strategies() -> Vec<Strategies> {
     let growths = [
@@ -408,7 +418,12 @@ pub fn all_strategies() -> Vec<Strategies> {
             StrategyConfig { reset, growth, code, ..Default::default() }.check().unwrap()
         })
     };
-    ResetKind::ALL.into_iter().flat_map(with).collect()
+    let all = ResetKind::ALL.into_iter().flat_map(with);
+    // The first of them is among the others.
+    let served = [GrowthKind::Mprotect, GrowthKind::Fault]
+        .into_iter()
+        .flat_map(|growth| fault_strategies(growth).split_off(1));
+    all.chain(served).collect()
 }
 
 /// What a map of a slot is: offsets in the slot, access, file offset and inode, and

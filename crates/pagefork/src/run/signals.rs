@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pagefork_pages::{FaultPlace, lift_protection, serve_fault, stand_in};
+use pagefork_pages::{FaultPlace, lift_protection, refused_touch, serve_fault, stand_in};
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
@@ -123,15 +123,22 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
     // SAFETY: the kernel gives valid structures; errno is this thread's.
     unsafe {
         let errno = *libc::__errno_location();
-        // What was sent says nothing about the instruction that it came at.
-        let sent = is_sent(&*info);
-        let address = (*info).si_addr().addr();
+        // What was sent says nothing about the instruction that it came at, unless a thread of ours that
+        // should have served its touch says so.
+        let refused = refused_touch(&*info);
+        let sent = refused.is_none() && is_sent(&*info);
+        let raised = match refused {
+            Some(address) => RaisedSignal { signal, code: BUS_ADRERR, address },
+            None => {
+                RaisedSignal { signal, code: (*info).si_code, address: (*info).si_addr().addr() }
+            }
+        };
         let answer = if sent {
             SignalAnswer::NotOurs
-        } else if is_served(signal, (*info).si_code, address, is_write(&*context.cast())) {
+        } else if is_served(raised, is_write(&*context.cast())) {
             SignalAnswer::Again
         } else {
-            continue_as_trap(signal, &*info, &mut *context.cast())
+            continue_as_trap(raised, &mut *context.cast())
         };
         match answer {
             SignalAnswer::Trapped => {
@@ -140,8 +147,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
             }
             SignalAnswer::Again => {}
             SignalAnswer::NotOurs => {
-                let stands_in =
-                    !sent && is_unreadable(signal, (*info).si_code) && stand_in(address);
+                let stands_in = !sent && is_unreadable(raised) && stand_in(raised.address);
                 if !stands_in {
                     pass_on(signal, info, context);
                 }
@@ -149,6 +155,15 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         }
         *libc::__errno_location() = errno;
     }
+}
+
+/// What an instruction has raised.
+#[derive(Clone, Copy)]
+struct RaisedSignal {
+    signal: c_int,
+    /// Its `si_code`.
+    code: c_int,
+    address: usize,
 }
 
 /// What comes of a signal.
@@ -162,12 +177,8 @@ enum SignalAnswer {
 }
 
 /// # Safety
-/// The structures are what the kernel gave to this thread.
-unsafe fn continue_as_trap(
-    signal: c_int,
-    info: &siginfo_t,
-    context: &mut ucontext_t,
-) -> SignalAnswer {
+/// They are what the kernel gave to this thread.
+unsafe fn continue_as_trap(raised: RaisedSignal, context: &mut ucontext_t) -> SignalAnswer {
     let activation = thread::current();
     if activation.is_null() {
         return SignalAnswer::NotOurs;
@@ -180,15 +191,13 @@ unsafe fn continue_as_trap(
     }
     let registers = &mut context.uc_mcontext.gregs;
     let pc = registers[libc::REG_RIP as usize] as usize;
-    // SAFETY: a fault of these signals has an address.
-    let address = unsafe { info.si_addr() } as usize;
     // SAFETY: an active store is valid, and neither the guest nor, as was checked,
     // host code changes it now.
     let store = unsafe { &*activation.store };
-    let code = match wait_for_page(activation, store, signal, info.si_code, pc, address) {
+    let code = match wait_for_page(activation, store, raised, pc) {
         Touched::Here => return SignalAnswer::Again,
         Touched::Absent => Some(TrapCode::PageAbsent),
-        Touched::Otherwise => classify(store, signal, info.si_code, pc, address),
+        Touched::Otherwise => classify(store, raised, pc),
     };
     let Some(code) = code else { return SignalAnswer::NotOurs };
     let caller = if is_first_instruction(store, pc) {
@@ -230,15 +239,11 @@ const TOUCHES_MAX: u32 = 8;
 fn wait_for_page(
     activation: &Activation,
     store: &StoreGroup,
-    signal: c_int,
-    si_code: c_int,
+    raised: RaisedSignal,
     pc: usize,
-    address: usize,
 ) -> Touched {
-    if !store.absence.is_possible
-        || (signal, si_code) != (libc::SIGBUS, BUS_ADRERR)
-        || store.code_at(pc).is_none()
-    {
+    let address = raised.address;
+    if !store.absence.is_possible || !is_unreadable(raised) || store.code_at(pc).is_none() {
         return Touched::Otherwise;
     }
     let mut instances = store.instances.iter();
@@ -265,13 +270,8 @@ fn is_sent(info: &siginfo_t) -> bool {
 }
 
 /// Why the guest traps, if it does.
-fn classify(
-    store: &StoreGroup,
-    signal: c_int,
-    si_code: c_int,
-    pc: usize,
-    address: usize,
-) -> Option<TrapCode> {
+fn classify(store: &StoreGroup, raised: RaisedSignal, pc: usize) -> Option<TrapCode> {
+    let RaisedSignal { signal, address, .. } = raised;
     let code = store.code_at(pc);
     if code.is_none() && !enter::thunks().contains(pc) {
         return None;
@@ -284,9 +284,7 @@ fn classify(
     match places.find(|place| *place != FaultPlace::Other)? {
         FaultPlace::StackGuard => Some(TrapCode::StackOverflow),
         FaultPlace::MemoryBeyond => listed,
-        FaultPlace::MemoryWithin if is_unreadable(signal, si_code) => {
-            Some(TrapCode::ImageUnreadable)
-        }
+        FaultPlace::MemoryWithin if is_unreadable(raised) => Some(TrapCode::ImageUnreadable),
         _ => None,
     }
 }
@@ -298,8 +296,9 @@ fn is_write(context: &ucontext_t) -> bool {
 
 /// Gives a page contents that gets them when it is touched, or makes one writable that may not be
 /// written so that writes to it are noticed. Whether that was done.
-fn is_served(signal: c_int, si_code: c_int, address: usize, is_write: bool) -> bool {
-    match (signal, si_code) {
+fn is_served(raised: RaisedSignal, is_write: bool) -> bool {
+    let address = raised.address;
+    match (raised.signal, raised.code) {
         (libc::SIGSEGV, SEGV_ACCERR) => is_write && lift_protection(address),
         (libc::SIGBUS, BUS_ADRERR) => serve_fault(address, is_write),
         _ => false,
@@ -307,8 +306,8 @@ fn is_served(signal: c_int, si_code: c_int, address: usize, is_write: bool) -> b
 }
 
 /// Whether a page that is there cannot be read.
-fn is_unreadable(signal: c_int, si_code: c_int) -> bool {
-    signal == libc::SIGBUS && si_code == BUS_ADRERR
+fn is_unreadable(raised: RaisedSignal) -> bool {
+    raised.signal == libc::SIGBUS && raised.code == BUS_ADRERR
 }
 
 /// Whether a function begins at `pc`: its caller's frame pointer is still there,

@@ -17,10 +17,28 @@ use crate::pages::growth::GrowthKind;
 /// registered as well.
 const PARTS_MAX: usize = 64;
 
+/// How the pages of an image are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ImageService {
+    /// By how many threads; with none, by the one that touches a page.
+    pub(crate) threads: u32,
+    /// Whether all are when a slot is filled or reset, and not each when it is touched.
+    pub(crate) is_eager: bool,
+}
+
 impl SlotPages {
     /// Whether the pages of the image are copied when they are touched.
     pub(crate) fn serves_image(&self) -> bool {
-        self.setup.serves_image
+        self.setup.image_service.is_some()
+    }
+
+    /// Copies all of them, if they are not to be touched first.
+    pub(super) fn copy_eagerly(&self) {
+        if let (Some(service), Some(served)) = (self.setup.image_service, &self.served)
+            && service.is_eager
+        {
+            served.give_all();
+        }
     }
 
     /// Whether a touch decides what of a memory may be accessed beyond its initial size: it can grow,
@@ -40,7 +58,7 @@ impl SlotPages {
     /// memories grow by become zero. They are fresh, and not accessible yet.
     pub(super) fn serve(&mut self) -> Result<(), CallFailure> {
         let start = self.pages.start() as u64;
-        let mut ranges = match self.setup.serves_image {
+        let mut ranges = match self.serves_image() {
             true => served_ranges(&self.sources, &self.image),
             false => Vec::new(),
         };
@@ -51,7 +69,7 @@ impl SlotPages {
                 ranges.push((self.growth_range(index), TouchContents::Grown(Box::new(growth))));
             }
         }
-        if ranges.is_empty() && !self.setup.serves_image {
+        if ranges.is_empty() && !self.serves_image() {
             return Ok(());
         }
         ranges.sort_unstable_by_key(|(slot, _)| slot.start);
@@ -59,9 +77,10 @@ impl SlotPages {
             addresses: start + slot.start..start + slot.end,
             contents,
         });
+        let threads = self.setup.image_service.map_or(0, |service| service.threads);
         // SAFETY: the slot owns its pages, and drops this before others take their place; the contents
         // are held by `image`, and never written.
-        self.served = Some(unsafe { PageFaults::new(served.collect()) }?);
+        self.served = Some(unsafe { PageFaults::new(served.collect(), threads) }?);
         Ok(())
     }
 
