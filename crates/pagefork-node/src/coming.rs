@@ -136,14 +136,14 @@ impl ComingImages {
     }
 
     /// The images that come, of which pages may be here that others have as well.
-    fn coming(&self) -> Vec<Arc<IncompleteImage>> {
+    fn coming(&self) -> Vec<Weak<IncompleteImage>> {
         let places: Vec<_> = self.known().images.values().cloned().collect();
         let coming = places.iter().filter_map(|place| match place.try_lock() {
             Ok(image) => image.upgrade(),
             // It is being started, and none of it is here.
             Err(_) => None,
         });
-        coming.map(|coming| Arc::clone(coming.image())).collect()
+        coming.map(|coming| Arc::downgrade(coming.image())).collect()
     }
 
     fn known(&self) -> MutexGuard<'_, KnownImages> {

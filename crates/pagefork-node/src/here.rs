@@ -21,10 +21,13 @@ use pagefork_image::{
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Of the images in the store, so many of those that came last are looked at.
-const IMAGES_MAX: usize = 64;
+const IMAGES_MAX: usize = 256;
 
-/// So many of them are used, those that run the same code first.
+/// So many of those that run the same code are used.
 const USED_MAX: usize = 4;
+
+/// Groups whose hashes are read at once.
+const PIECE: u64 = 4096;
 
 /// Hashes that are kept: of an image of 2 GiB, where two others have something for each group.
 const HASHES_MAX: usize = 1 << 18;
@@ -97,20 +100,32 @@ impl LikeImage {
 }
 
 impl GroupsHere {
-    /// Looks for them in a store, and in images that come.
+    /// Looks for them in a store, and in images that come, as long as these are needed. What runs other code
+    /// has little in common, and nobody has to be told of it.
     pub(crate) fn look(
         head: &ImageHead,
         images: &ImageStore,
-        coming: Vec<Arc<IncompleteImage>>,
+        coming: Vec<Weak<IncompleteImage>>,
     ) -> Self {
-        let mut here = Self::default();
-        let coming = coming.into_iter().filter(|image| image.hash() != head.hash());
-        let coming = coming.take(USED_MAX).map(|image| LikeImage::Coming {
-            head: Arc::clone(image.head()),
-            image: Arc::downgrade(&image),
+        let (mut here, mut left) = (Self::default(), COMPUTED_MAX);
+        let runs_the_same = |manifest: &Manifest| codes(manifest).eq(codes(head.manifest()));
+        // What cannot be read is no more than not here.
+        if let Ok(stored) = images.newest_full_images(IMAGES_MAX, runs_the_same) {
+            for image in stored.take(USED_MAX) {
+                here.look_in(head, LikeImage::Stored(image), &mut left);
+            }
+        }
+        let coming = coming.into_iter().filter_map(|image| {
+            let head = Arc::clone(image.upgrade()?.head());
+            Some(LikeImage::Coming { head, image })
         });
-        let (mut left, stored) = (COMPUTED_MAX, like(head, images).into_iter());
-        for image in stored.map(LikeImage::Stored).chain(coming) {
+        let coming = coming.filter(|image| match image {
+            LikeImage::Coming { head: other, .. } => {
+                other.hash() != head.hash() && runs_the_same(other.manifest())
+            }
+            LikeImage::Stored(_) => false,
+        });
+        for image in coming.take(USED_MAX) {
             here.look_in(head, image, &mut left);
         }
         here
@@ -119,29 +134,34 @@ impl GroupsHere {
     fn look_in(&mut self, head: &ImageHead, image: LikeImage, left: &mut usize) {
         let number = self.images.len();
         for (groups, first) in common(head.manifest(), image.manifest()) {
-            let groups = groups.start..groups.end.min(head.group_count());
-            let count = groups.end.saturating_sub(groups.start);
+            let end = groups.end.min(head.group_count());
+            let count = end.saturating_sub(groups.start);
             let count = count.min(image.group_count().saturating_sub(first));
             // Of a group that is all there is, the hash says nothing of its place.
             let is_like =
                 groups.start == first && head.group_count() > 1 && image.group_count() > 1;
-            let leaves = if is_like { image.leaves(first..first + count) } else { None };
-            for at in 0..count {
+            for piece in (0..count).step_by(PIECE as usize) {
                 if self.places.len() >= HASHES_MAX {
                     break;
                 }
-                let (group, own) = (groups.start + at, first + at);
-                let leaf = match &leaves {
-                    Some(leaves) => leaves.get(at as usize).copied(),
-                    None if *left == 0 => None,
-                    None => image.group(own).and_then(|bytes| {
-                        *left -= 1;
-                        head.leaf(group, &bytes).ok()
-                    }),
-                };
-                if let Some(leaf) = leaf {
-                    let place = OwnGroup { image: number, group: own };
-                    self.places.entry((group, leaf)).or_insert(place);
+                let piece = piece..count.min(piece + PIECE);
+                let theirs = first + piece.start..first + piece.end;
+                let leaves = if is_like { image.leaves(theirs) } else { None };
+                for at in piece.clone() {
+                    let (group, own) = (groups.start + at, first + at);
+                    let leaf = match &leaves {
+                        Some(leaves) => leaves.get((at - piece.start) as usize).copied(),
+                        None if *left == 0 => None,
+                        None => {
+                            *left -= 1;
+                            let bytes = image.group(own);
+                            bytes.and_then(|bytes| head.leaf(group, &bytes).ok())
+                        }
+                    };
+                    if let Some(leaf) = leaf {
+                        let place = OwnGroup { image: number, group: own };
+                        self.places.entry((group, leaf)).or_insert(place);
+                    }
                 }
             }
         }
@@ -162,22 +182,9 @@ impl GroupsHere {
     }
 }
 
-/// Full images of a store that are like one: those first that run the same code, and then those that
-/// came last.
-fn like(head: &ImageHead, images: &ImageStore) -> Vec<StoredImage> {
-    let code = |manifest: &Manifest| -> Vec<ContentHash> {
-        manifest.instances.iter().map(|instance| instance.code.hash).collect()
-    };
-    let wanted = code(head.manifest());
-    // What cannot be read is no more than not here.
-    let newest = images.newest_images(IMAGES_MAX).unwrap_or_default();
-    let loaded = newest.into_iter().filter_map(|hash| images.load(hash).ok());
-    let mut like: Vec<(bool, StoredImage)> = loaded
-        .filter(|image| image.chain().tip().manifest().parent.is_none())
-        .map(|image| (code(image.chain().tip().manifest()) != wanted, image))
-        .collect();
-    like.sort_by_key(|(is_other, _)| *is_other);
-    like.into_iter().map(|(_, image)| image).take(USED_MAX).collect()
+/// The code that an image's instances run.
+fn codes(manifest: &Manifest) -> impl Iterator<Item = ContentHash> {
+    manifest.instances.iter().map(|instance| instance.code.hash)
 }
 
 /// Groups of an image whose slots have in another one, from a group of that on, what they may be like.
@@ -213,10 +220,13 @@ fn of_spans(wanted: &SavedSpan, other: &SavedSpan) -> Option<(Range<u64>, u64)> 
     Some((here / GROUP_SIZE..last, there / GROUP_SIZE))
 }
 
+/// What was found, and the groups with what would stand for them, ascending.
+type FoundHere = (GroupsHere, Vec<(u64, ContentHash)>);
+
 /// A thread that looks, and what it has found.
 #[derive(Debug)]
 pub(crate) struct LookingHere {
-    found: Receiver<GroupsHere>,
+    found: Receiver<FoundHere>,
     ready: Arc<OwnedFd>,
     pub(crate) began: Instant,
 }
@@ -226,7 +236,7 @@ impl LookingHere {
     pub(crate) fn begin(
         head: &Arc<ImageHead>,
         images: &ImageStore,
-        coming: Vec<Arc<IncompleteImage>>,
+        coming: Vec<Weak<IncompleteImage>>,
     ) -> Option<Self> {
         let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
         let (sender, found) = channel();
@@ -234,7 +244,9 @@ impl LookingHere {
         let thread = thread::Builder::new().name("pagefork-here".to_owned());
         let looks = thread.spawn(move || {
             // Nobody may want to know any more.
-            let _ = sender.send(GroupsHere::look(&head, &images, coming));
+            let here = GroupsHere::look(&head, &images, coming);
+            let hashes = here.hashes();
+            let _ = sender.send((here, hashes));
             // It cannot be full: nobody else writes it.
             let _ = rustix::io::write(&*signal, &1_u64.to_ne_bytes());
         });
@@ -247,7 +259,7 @@ impl LookingHere {
     }
 
     /// What was found, once that is all.
-    pub(crate) fn found(&self) -> Option<GroupsHere> {
+    pub(crate) fn found(&self) -> Option<FoundHere> {
         self.found.try_recv().ok()
     }
 }

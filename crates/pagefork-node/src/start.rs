@@ -321,7 +321,7 @@ pub(crate) struct ImageSource<'a> {
     pub(crate) signers: &'a TrustedKeys,
     pub(crate) options: &'a StartOptions,
     /// Images that come to this process, which may be like this one.
-    pub(crate) coming: Vec<Arc<IncompleteImage>>,
+    pub(crate) coming: Vec<Weak<IncompleteImage>>,
 }
 
 /// An image of which the head is here.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -240,6 +240,10 @@ struct Taker {
     looking: Option<LookingHere>,
     /// What it has found.
     here: GroupsHere,
+    /// Groups that are to be read there.
+    to_look_up: VecDeque<(u64, ContentHash)>,
+    /// What has ended the connection, behind all that came by it.
+    failed: Option<LinkFailure>,
     /// Whether that takes too long.
     is_late: bool,
 }
@@ -255,6 +259,8 @@ impl fmt::Debug for Taker {
 enum Event {
     Opened(Arc<ImageHead>),
     Group(u64, Vec<u8>, Duration),
+    /// A group may be here, if this stands for it.
+    LookUp(u64, ContentHash),
     /// The peer has it no more, or never had.
     Ended(HolderLoss),
 }
@@ -341,6 +347,8 @@ impl RemoteImage {
             groups: 0,
             looking: None,
             here: GroupsHere::default(),
+            to_look_up: VecDeque::new(),
+            failed: None,
             is_late: false,
         };
         let (name, hash) = (name.to_owned(), name.parse().ok());
@@ -355,6 +363,8 @@ impl RemoteImage {
                 match event {
                     Event::Opened(opened) => head = Some(opened),
                     Event::Group(group, bytes, _) => early.push((group, bytes)),
+                    // Nothing was said to be.
+                    Event::LookUp(..) => {}
                     Event::Ended(why) => return Err(taker.refused(why)),
                 }
             }
@@ -395,8 +405,8 @@ impl RemoteImage {
     }
 
     /// Has groups that other images of a store have as well not travel. They are looked for on a thread of
-    /// its own, in the 64 images that came last: in four of them, those first that run the same code. The
-    /// peer is told hashes of their groups. What nobody needs yet is asked for when that is done, or after
+    /// its own, among the 256 images that came last: in four that run the same code. The peer is told hashes
+    /// of their groups, by which it can find out what is in them if it can guess it. What nobody needs yet is asked for when that is done, or after
     /// a second.
     ///
     /// # Examples
@@ -407,7 +417,7 @@ impl RemoteImage {
     }
 
     /// The same, also in images that come from other nodes.
-    pub(crate) fn look_in_all(&mut self, images: &ImageStore, coming: Vec<Arc<IncompleteImage>>) {
+    pub(crate) fn look_in_all(&mut self, images: &ImageStore, coming: Vec<Weak<IncompleteImage>>) {
         // Without a thread all travels.
         self.looking = LookingHere::begin(&self.head, images, coming);
     }
@@ -479,6 +489,7 @@ impl Taker {
                                 self.install(head, sink, group, &bytes, spent)?;
                                 lost_since = None;
                             }
+                            Event::LookUp(group, hash) => self.to_look_up.push_back((group, hash)),
                             Event::Ended(why) => return Err(self.refused(why)),
                         }
                     }
@@ -494,8 +505,9 @@ impl Taker {
             if self.whole.is_some() {
                 break;
             }
+            self.look_one_up();
             // Who has begun to wait meanwhile is asked for first: nobody else would wake this thread.
-            if self.to_do.is_empty() {
+            if self.to_do.is_empty() && self.to_look_up.is_empty() {
                 let looking = self.looking.take();
                 let ready = looking.as_ref().map(LookingHere::ready);
                 let signals: Vec<_> = [sink.wanted(), stop].into_iter().chain(ready).collect();
@@ -517,9 +529,8 @@ impl Taker {
     fn say_what_is_here(&mut self) {
         let Some(looking) = &self.looking else { return };
         match looking.found() {
-            Some(here) => {
+            Some((here, groups)) => {
                 (self.here, self.looking) = (here, None);
-                let groups = self.here.hashes();
                 self.tell(RunningInput::Here { image: IMAGE, groups });
             }
             None if !self.is_late && looking.began.elapsed() >= LOOK_MAX => {
@@ -527,6 +538,17 @@ impl Taker {
                 self.tell(RunningInput::Here { image: IMAGE, groups: Vec::new() });
             }
             None => {}
+        }
+    }
+
+    /// Reads one of the groups that may be here, those first that are waited for: between two of them is
+    /// time to see who has begun to wait, and what has come.
+    fn look_one_up(&mut self) {
+        let is_waited_for = |(group, _): &(u64, _)| self.waited.contains_key(group);
+        let at = self.to_look_up.iter().position(is_waited_for).unwrap_or(0);
+        if let Some((group, hash)) = self.to_look_up.remove(at) {
+            let bytes = self.here.read(group, hash);
+            self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes });
         }
     }
 
@@ -588,11 +610,25 @@ impl Taker {
         Ok(())
     }
 
-    /// Takes what has come, and says what is to be said.
+    /// Takes what has come, and says what is to be said. What came before a connection ended counts.
     ///
     /// # Errors
     /// What ends the connection.
     fn turn(&mut self) -> Result<Vec<Event>, LinkFailure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
+        let mut events = Vec::new();
+        match self.exchange(&mut events) {
+            Err(failure) if events.is_empty() => Err(failure),
+            ended => {
+                self.failed = ended.err();
+                Ok(events)
+            }
+        }
+    }
+
+    fn exchange(&mut self, events: &mut Vec<Event>) -> Result<(), LinkFailure> {
         let connection = self.connection;
         let lost = |taker: &Self, error| LinkFailure::Lost(taker.talk()(error));
         let cpu = thread_cpu();
@@ -616,7 +652,6 @@ impl Taker {
         for (lane, bytes) in &arrived.others {
             self.tell(RunningInput::Received { connection, lane: *lane, bytes });
         }
-        let mut events = Vec::new();
         while let Some(output) = self.to_do.pop_front() {
             match output {
                 RunningOutput::Send { connection: to, bytes } if to == connection => {
@@ -630,8 +665,7 @@ impl Taker {
                 }
                 RunningOutput::Whole { report, .. } => self.whole = Some(report),
                 RunningOutput::LookUp { group, hash, .. } => {
-                    let bytes = self.here.read(group, hash);
-                    self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes });
+                    events.push(Event::LookUp(group, hash));
                 }
                 RunningOutput::HolderLost { why, .. } if why != HolderLoss::Disconnected => {
                     events.push(Event::Ended(why));
@@ -660,15 +694,15 @@ impl Taker {
         self.cpu.network += thread_cpu() - handled_cpu;
         match sent {
             Err(error) => Err(lost(self, error)),
-            // What came before the end counts.
-            Ok(_) if arrived.is_over && events.is_empty() => {
-                Err(lost(self, io::ErrorKind::UnexpectedEof.into()))
-            }
-            Ok(_) => Ok(events),
+            Ok(_) if arrived.is_over => Err(lost(self, io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
         }
     }
 
     fn wait(&mut self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), NodeError> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
         let due = match (self.node.deadline(), until) {
             (Some(due), Some(until)) => Some(due.min(until)),
             (due, until) => due.or(until),

@@ -4,7 +4,7 @@
 //!
 //! Functions of the host that guests call directly have such a frame already: see `ForeignFunction`. Those with
 //! values are called without one, as it takes half a nanosecond of six: what they throw is caught, and ends the
-//! process, once their own frames are unwound.
+//! process, once their own frames and those of the library above them are unwound.
 
 use std::arch::global_asm;
 use std::ffi::{c_int, c_void};

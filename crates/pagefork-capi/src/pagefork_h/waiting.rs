@@ -18,6 +18,7 @@ use pagefork::{AsyncUntypedFunc, Caller, Func, FuncType, Instance, Result, Val};
 
 use crate::base::border::{BorderError, attempt, border, exported, given};
 use crate::base::c_box::CBox;
+use crate::base::guard::calling_sixth;
 use crate::objects::callback::{given_values, pagefork_caller_t, raised, wrong_count};
 use crate::objects::fallible::{
     OutBox, OutCBox, elements, fallible, make, outcome_in, outcome_made, places, text,
@@ -42,6 +43,16 @@ type pagefork_async_callback_t = extern "C-unwind" fn(
     *const pagefork_val_t,
     usize,
     Box<pagefork_completion_t>,
+);
+
+/// The same, called by a frame that nothing unwinds.
+type GuardedCallback = extern "C-unwind" fn(
+    *const pagefork_caller_t,
+    *const pagefork_val_t,
+    usize,
+    Box<pagefork_completion_t>,
+    usize,
+    pagefork_async_callback_t,
 );
 
 /// With what C completes a call of a host function.
@@ -88,7 +99,9 @@ impl BeginningFunction {
             }
             let caller = pagefork_caller_t::new(self.env.data(), cell.handle());
             let completion = Box::new(pagefork_completion_t(Arc::clone(wait)));
-            (self.callback)(&caller, args.0.as_ptr(), args.0.len(), completion);
+            // SAFETY: these are six words, of which the last is a function that takes the first four.
+            let call = unsafe { calling_sixth::<GuardedCallback>() };
+            call(&caller, args.0.as_ptr(), args.0.len(), completion, 0, self.callback);
             Ok(())
         })?
     }

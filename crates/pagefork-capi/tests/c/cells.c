@@ -419,10 +419,54 @@ static void callers_are_their_functions(wasm_engine_t *engine) {
   wasm_module_delete(module);
 }
 
+/* A mistake that is easily made: the result is written behind the arguments, and not in place of the first. */
+
+static pagefork_error_t *behind_one(const pagefork_caller_t *caller, pagefork_cell_t *cells) {
+  (void)caller;
+  fill(&cells[1]);
+  return NULL;
+}
+
+static pagefork_error_t *behind_five(const pagefork_caller_t *caller, pagefork_cell_t *cells) {
+  (void)caller;
+  fill(&cells[5]);
+  return NULL;
+}
+
+/* Then the result is the first argument, and nothing else is wrong: the guest and its store go on. */
+static void results_behind_the_arguments_are_none(wasm_engine_t *engine) {
+  pagefork_linker_t *linker;
+  OK(pagefork_linker_new(engine, &linker));
+  define(linker, "one", "I", "I", behind_one, NULL);
+  define(linker, "five", "IIIII", "I", behind_five, NULL);
+  wasm_module_t *module = module_of(
+      engine,
+      "(module (import \"host\" \"one\" (func $one (param i64) (result i64)))"
+      "  (import \"host\" \"five\" (func $five (param i64 i64 i64 i64 i64) (result i64)))"
+      "  (func (export \"run\") (param i64) (result i64)"
+      "    (i64.add (call $one (local.get 0))"
+      "      (call $five (local.get 0) (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4)))))");
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_instance_t *instance;
+  OK(pagefork_linker_instantiate(linker, store, module, &instance));
+  wasm_func_t *run = exported(instance, "run");
+  for (int turn = 0; turn < 3; turn++) {
+    pagefork_val_t arg = {.kind = WASM_I64, .of.i64 = 21}, result;
+    OK(pagefork_func_call(run, &arg, 1, &result, 1));
+    CHECK(result.of.i64 == 42);
+  }
+  wasm_func_delete(run);
+  wasm_instance_delete(instance);
+  wasm_store_delete(store);
+  wasm_module_delete(module);
+  pagefork_linker_delete(linker);
+}
+
 int main(void) {
   wasm_engine_t *engine;
   OK(pagefork_engine_new(NULL, &engine));
   kinds(engine);
+  results_behind_the_arguments_are_none(engine);
   failures(engine);
   callers_are_their_functions(engine);
   wasm_engine_delete(engine);

@@ -33,6 +33,11 @@ wasm_trap_t *standard(const wasm_val_vec_t *, wasm_val_vec_t *) { throw_it(); }
 
 wasm_trap_t *standard_with_env(void *, const wasm_val_vec_t *, wasm_val_vec_t *) { throw_it(); }
 
+void begun(const pagefork_caller_t *, const pagefork_val_t *, size_t, pagefork_completion_t *completion) {
+  pagefork_completion_on_cancel(completion, [](void *) { puts("cancelled"); }, nullptr);
+  throw_it();
+}
+
 wasm_func_t *make(wasm_store_t *store, const std::string &how) {
   wasm_func_t *func = nullptr;
   wasm_functype_t *type = wasm_functype_new_1_1(wasm_valtype_new_i32(), wasm_valtype_new_i32());
@@ -45,6 +50,8 @@ wasm_func_t *make(wasm_store_t *store, const std::string &how) {
     RETURNS(pagefork_func_new_raw(store, type, with_cells, nullptr, nullptr, &func));
   } else if (how == "values") {
     RETURNS(pagefork_func_new(store, type, with_values, nullptr, nullptr, &func));
+  } else if (how == "begun") {
+    RETURNS(pagefork_func_new_async(store, type, begun, nullptr, nullptr, &func));
   } else if (how == "standard") {
     func = wasm_func_new(store, type, standard);
   } else if (how == "env") {
@@ -89,6 +96,10 @@ int main(int count, char **arguments) {
       pagefork_func_call(wasm_extern_as_func(run), values, 1, nullptr, 0);
     } else if (reached == "suspendable") {
       pagefork_func_call_suspendable(wasm_extern_as_func(run), values, 1, nullptr, 0, &suspended);
+    } else if (reached == "polled") {
+      pagefork_call_t *call;
+      RETURNS(pagefork_func_call_async(wasm_extern_as_func(run), values, 1, nullptr, nullptr, nullptr, &call));
+      pagefork_call_poll(call);
     } else if (reached == "alone") {
       pagefork_func_call(func, values, floats ? 2 : 1, &result, 1);
     }

@@ -53,7 +53,7 @@ programs! {
     wrapper "wrapper.cc";
 }
 
-/// Nothing unwinds a guest's frames, or those of the engine; where there are no values, nothing at all.
+/// Nothing unwinds a guest's frames, or those of who has called it; where there are no values, nothing at all.
 #[test]
 fn what_a_host_function_throws_ends_the_process_and_unwinds_no_frame_but_its_own() {
     let folder = folder("c_throws");
@@ -63,21 +63,21 @@ fn what_a_host_function_throws_ends_the_process_and_unwinds_no_frame_but_its_own
     compiler.arg("-std=c++17").arg(crate_root().join("tests/c/throws.cc"));
     link(&mut compiler, &program);
     run(&mut compiler);
-    for how in ["wrapped", "floats", "cells", "values", "standard", "env"] {
-        for reached in ["directly", "suspendable", "alone"] {
-            let output =
-                Command::new(&program).args([how, reached]).output().expect("the program starts");
-            let case = (how, reached);
-            assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{case:?}: {output:?}");
-            let said = String::from_utf8_lossy(&output.stdout);
-            if ["wrapped", "floats", "cells"].contains(&how) {
-                let errors = String::from_utf8_lossy(&output.stderr);
-                assert!(errors.contains("it must return"), "{case:?}: {errors}");
-                assert_eq!(said, "", "{case:?}");
-            } else {
-                // Its own frames may be unwound, and no others.
-                assert!(["", "unwound\n"].contains(&&*said), "{case:?}: {said}");
-            }
+    let hows = ["wrapped", "floats", "cells", "values", "standard", "env"];
+    let cases =
+        hows.iter().flat_map(|how| ["directly", "suspendable", "alone"].map(|to| (*how, to)));
+    for case @ (how, reached) in cases.chain([("begun", "polled")]) {
+        let output =
+            Command::new(&program).args([how, reached]).output().expect("the program starts");
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{case:?}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        if ["wrapped", "floats", "cells", "begun"].contains(&how) {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(errors.contains("it must return"), "{case:?}: {errors}");
+            assert_eq!(said, "", "{case:?}");
+        } else {
+            // Its own frames may be unwound, and none of who has called it.
+            assert!(["", "unwound\n"].contains(&&*said), "{case:?}: {said}");
         }
     }
     std::fs::remove_dir_all(folder).expect("the folder is the test's own");

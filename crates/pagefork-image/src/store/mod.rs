@@ -50,6 +50,7 @@ use crate::base::hash::ContentHash;
 use crate::base::limits::{self, ImageLimits};
 use crate::chain::ImageChain;
 use crate::file::draft::ImageDraft;
+use crate::file::manifest::Manifest;
 use crate::file::plan;
 use crate::file::reader::ImageReader;
 use crate::file::signature::{self, SecretKey};
@@ -414,10 +415,11 @@ impl ImageStore {
         self.directory.list(Kind::Image)
     }
 
-    /// The hashes of images, those first that came last, `count` at most.
+    /// Full images whose manifests are wanted, among the `count` images that came last, those first that came
+    /// last. Each is opened when it is its turn, and those that cannot be are left out.
     ///
     /// # Errors
-    /// [`ImageError::Io`].
+    /// [`ImageError::Io`] if the store cannot be listed.
     ///
     /// # Examples
     ///
@@ -427,13 +429,27 @@ impl ImageStore {
     /// # let path = std::env::temp_dir().join(format!("pagefork-newest-{}", std::process::id()));
     /// let store = ImageStore::open(&path)?;
     /// let image = store.save(ImageDraft::new(Manifest::default(), &PageRuns::default()))?;
-    /// assert_eq!(store.newest_images(8)?, [image.hash()]);
-    /// assert_eq!(store.newest_images(0)?, []);
+    /// let mut newest = store.newest_full_images(8, |manifest| manifest.instances.is_empty())?;
+    /// assert_eq!(newest.next().map(|found| found.hash()), Some(image.hash()));
+    /// assert!(store.newest_full_images(0, |_| true)?.next().is_none());
     /// # std::fs::remove_dir_all(path).unwrap();
     /// # Ok::<(), ImageError>(())
     /// ```
-    pub fn newest_images(&self, count: usize) -> Result<Vec<ContentHash>, ImageError> {
-        self.directory.list_newest(Kind::Image, count)
+    pub fn newest_full_images<'a>(
+        &'a self,
+        count: usize,
+        is_wanted: impl Fn(&Manifest) -> bool + 'a,
+    ) -> Result<impl Iterator<Item = StoredImage> + 'a, ImageError> {
+        let newest = self.directory.list_newest(Kind::Image, count)?.into_iter();
+        Ok(newest.filter_map(move |hash| {
+            let _held = self.directory.lock_shared().ok()?;
+            let tip = self.directory.open_image(hash, &self.limits).ok()?;
+            if tip.manifest().parent.is_some() || !is_wanted(tip.manifest()) {
+                return None;
+            }
+            let chain = ImageChain::new(vec![Arc::new(tip)], &self.limits).ok()?;
+            Some(StoredImage { chain })
+        }))
     }
 
     /// The hashes of all code images, ascending.

@@ -69,20 +69,42 @@ fn groups_of_the_same_pages_are_found_wherever_they_lie_in_the_file() {
 }
 
 #[test]
-fn images_of_the_same_code_go_before_others_and_few_are_used() {
+fn images_of_the_same_code_are_used_and_few_of_them() {
     let ((path, here), (other, there)) = (store("many"), store("many-there"));
-    let first = save(&here, b"code", &[(0, vec![1, 2])]).hash();
-    for number in 0..USED_MAX as u64 + 2 {
-        save(&here, b"other code", &[(0, vec![20 + number, 2])]);
-    }
-    let wanted = save(&there, b"code", &[(0, vec![1, 3])]);
+    let same: Vec<_> = (0..USED_MAX as u64 + 2)
+        .map(|number| save(&here, b"code", &[(0, vec![1, 20 + number])]).hash())
+        .collect();
+    let others = save(&here, b"other code", &[(0, vec![30, 2])]).hash();
+    let wanted = save(&there, b"code", &[(0, vec![1, 2])]);
     let (_, found) = look(&wanted, &here);
+    // What other code has is nothing that this peer is told of.
     assert!(is_found(&wanted, &found, 0) && !is_found(&wanted, &found, 1));
     assert_eq!(found.images.len(), USED_MAX);
     // What is used is spared; the others are not.
     let collected = here.collect().unwrap();
-    assert_eq!(collected.images.len(), 3);
-    assert!(!collected.images.contains(&first));
+    assert_eq!(collected.images.len(), same.len() - USED_MAX + 1);
+    assert!(collected.images.contains(&others));
+    for path in [path, other] {
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}
+
+#[test]
+fn deltas_do_not_hide_full_images() {
+    let ((path, here), (other, there)) = (store("deltas"), store("deltas-there"));
+    let full = save(&here, b"code", &[(0, vec![1, 2])]);
+    for number in 0..8 {
+        let manifest = Manifest {
+            parent: Some(full.hash()),
+            fuel: number as i64,
+            ..full.chain().tip().manifest().clone()
+        };
+        let runs = PageRuns::new(vec![vec![(GROUP, group(number))]]);
+        here.save(ImageDraft::new(manifest, &runs)).unwrap();
+    }
+    let wanted = save(&there, b"code", &[(0, vec![1, 3])]);
+    let (_, found) = look(&wanted, &here);
+    assert!(is_found(&wanted, &found, 0) && found.images.len() == 1);
     for path in [path, other] {
         std::fs::remove_dir_all(path).unwrap();
     }

@@ -4,6 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagefork_image::{
     ImageDraft, ImageLimits, ImageReader, Manifest, PageRuns, SavedInstance, TrustedKeys,
@@ -29,6 +30,8 @@ enum Lie {
     Silence,
     /// What it sends is no message.
     Nonsense,
+    /// It leaves right behind a group, once, and does as it should after that.
+    Leaves,
 }
 
 fn image() -> ImageReader {
@@ -43,12 +46,15 @@ fn image() -> ImageReader {
 }
 
 fn liar(transport: Transport, lie: Lie) -> MemoryPeer {
+    let has_left = AtomicBool::new(false);
     stranger(transport, &SecretKey::from_seed([1; 32]), move |channel| {
-        let _ = answer(Duplex::new(channel).unwrap(), lie);
+        let leaves = lie == Lie::Leaves && !has_left.load(Ordering::Relaxed);
+        let lie = if lie == Lie::Leaves && !leaves { Lie::Nothing } else { lie };
+        let _ = answer(Duplex::new(channel).unwrap(), lie, &has_left);
     })
 }
 
-fn answer(mut duplex: Duplex, lie: Lie) -> Option<()> {
+fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
     let image = image();
     let peer = SecretKey::from_seed([2; 32]).public();
     let mut node = MemoryNode::new(peer, PeerAccess::All, ServeLimits::default(), now());
@@ -75,6 +81,11 @@ fn answer(mut duplex: Duplex, lie: Lie) -> Option<()> {
                         _ => {
                             let read = MemoryInput::Read { image: number, group, found };
                             to_do.extend(node.handle(read, now()));
+                            if lie == Lie::Leaves && !has_left.swap(true, Ordering::Relaxed) {
+                                // What is no message has it say farewell.
+                                let nonsense = MemoryInput::Received(&[0xff; 64]);
+                                to_do.extend(node.handle(nonsense, now()));
+                            }
                         }
                     }
                 }
@@ -186,5 +197,46 @@ fn who_begins_to_wait_while_groups_are_put_in_their_places_is_asked_for_at_once(
         std::thread::spawn(move || drop(sender.send(fetch.join())));
         let fetched = receiver.recv_timeout(Duration::from_secs(60));
         fetched.expect("a group that is waited for is not asked for").unwrap();
+    }
+}
+
+/// Wants nothing, and notes what comes.
+#[derive(Debug)]
+struct Notes(Mutex<Vec<u64>>, OwnedFd);
+
+impl PageSink for Notes {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
+        self.0.lock().unwrap().push(group);
+        Ok(())
+    }
+
+    fn give_up(&self, why: &NodeError) {
+        panic!("{why}")
+    }
+}
+
+#[test]
+fn what_came_before_a_connection_ended_is_put_in_its_place() {
+    for transport in TRANSPORTS {
+        let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+        let own = SecretKey::from_seed([2; 32]);
+        let (peer, plan) = (liar(transport, Lie::Leaves), FetchPlan::default());
+        let times = PageTimes::default();
+        let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+        let notes =
+            Arc::new(Notes(Mutex::new(Vec::new()), eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+        let report = image.fetch_into(notes.clone()).unwrap().join().unwrap();
+        assert_eq!(report.connections, 2);
+        let mut groups = std::mem::take(&mut *notes.0.lock().unwrap());
+        groups.sort_unstable();
+        assert!(groups.into_iter().eq(0..64));
     }
 }

@@ -740,7 +740,14 @@ unsafe fn after_host_function(
         let store = (*activation).store;
         let result = match ((*store).take_raised(), result) {
             (Some(error), Ok(Ok(()))) => Ok(Err(error)),
-            (_, result) => result,
+            (raised, result) => {
+                // What is dropped may have code of the host's run, which may raise once more.
+                drop(raised);
+                while let Some(raised) = (*store).take_raised() {
+                    drop(raised);
+                }
+                result
+            }
         };
         match result {
             Ok(_) if (*store).is_torn() => {

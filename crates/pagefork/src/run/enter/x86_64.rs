@@ -330,17 +330,18 @@ global_asm!(
     foreign_thunk!("pagefork_foreign_f64", "F64", "movq xmm0, xmm0"),
 
     // -- cells -------------------------------------------------------------
-    // As `foreign`, of functions of C's on cells: of one, or of as many as there may be.
-    cells_thunk!("pagefork_cell_none", "NONE", "16", "112", argument_to_cell!(), ""),
-    cells_thunk!("pagefork_cell_i32", "I32", "16", "112", argument_to_cell!(), "mov edx, [rsp]"),
-    cells_thunk!("pagefork_cell_i64", "I64", "16", "112", argument_to_cell!(), "mov rdx, [rsp]"),
-    cells_thunk!("pagefork_cell_f32", "F32", "16", "112", argument_to_cell!(), "movss xmm0, [rsp]"),
-    cells_thunk!("pagefork_cell_f64", "F64", "16", "112", argument_to_cell!(), "movsd xmm0, [rsp]"),
-    cells_thunk!("pagefork_cells_none", "NONE", "80", "176", arguments_to_cells!(), ""),
-    cells_thunk!("pagefork_cells_i32", "I32", "80", "176", arguments_to_cells!(), "mov edx, [rsp]"),
-    cells_thunk!("pagefork_cells_i64", "I64", "80", "176", arguments_to_cells!(), "mov rdx, [rsp]"),
-    cells_thunk!("pagefork_cells_f32", "F32", "80", "176", arguments_to_cells!(), "movss xmm0, [rsp]"),
-    cells_thunk!("pagefork_cells_f64", "F64", "80", "176", arguments_to_cells!(), "movsd xmm0, [rsp]"),
+    // As `foreign`, of functions of C's on cells: of one, or of as many as there may be. One more lies between these and
+    // the frame: a function that writes its result behind its arguments has a wrong result, and nothing else.
+    cells_thunk!("pagefork_cell_none", "NONE", "32", "128", argument_to_cell!(), ""),
+    cells_thunk!("pagefork_cell_i32", "I32", "32", "128", argument_to_cell!(), "mov edx, [rsp]"),
+    cells_thunk!("pagefork_cell_i64", "I64", "32", "128", argument_to_cell!(), "mov rdx, [rsp]"),
+    cells_thunk!("pagefork_cell_f32", "F32", "32", "128", argument_to_cell!(), "movss xmm0, [rsp]"),
+    cells_thunk!("pagefork_cell_f64", "F64", "32", "128", argument_to_cell!(), "movsd xmm0, [rsp]"),
+    cells_thunk!("pagefork_cells_none", "NONE", "96", "192", arguments_to_cells!(), ""),
+    cells_thunk!("pagefork_cells_i32", "I32", "96", "192", arguments_to_cells!(), "mov edx, [rsp]"),
+    cells_thunk!("pagefork_cells_i64", "I64", "96", "192", arguments_to_cells!(), "mov rdx, [rsp]"),
+    cells_thunk!("pagefork_cells_f32", "F32", "96", "192", arguments_to_cells!(), "movss xmm0, [rsp]"),
+    cells_thunk!("pagefork_cells_f64", "F64", "96", "192", arguments_to_cells!(), "movsd xmm0, [rsp]"),
 
     // Not going on is the same for all host calls.
     ".Lpagefork_direct_otherwise:",
