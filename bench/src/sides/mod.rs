@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use ::pagefork::{PoolCounters, ResetKind};
+use ::pagefork::{PoolCounters, StrategyConfig};
 
 use crate::grid::Contestant;
 use crate::shapes::Pages;
@@ -123,8 +123,8 @@ impl Engines {
     /// A module on every side, on Pagefork's once for each way of resetting.
     pub(crate) fn strategies(&self, wasm: &[u8]) -> Sides {
         let module = pagefork::Module::new(&self.pagefork, wasm);
-        let ours = STRATEGIES.iter().map(|(name, kind)| -> (&str, Box<dyn Side>) {
-            (name, Box::new(module.with_reset(*kind)))
+        let ours = STRATEGIES.iter().map(|(name, strategies)| -> (&str, Box<dyn Side>) {
+            (name, Box::new(module.with_strategies(*strategies)))
         });
         ours.chain(self.sides(wasm).into_iter().skip(1)).collect()
     }
@@ -133,8 +133,8 @@ impl Engines {
     pub(crate) fn workers(&self, wasm: &[u8]) -> (Workers, Workers) {
         let module = pagefork::Module::new(&self.pagefork, wasm);
         let mut ours: Workers = Vec::new();
-        for (name, kind) in &*STRATEGIES {
-            ours.push((name, Box::new(module.with_reset(*kind))));
+        for (name, strategies) in &*STRATEGIES {
+            ours.push((name, Box::new(module.with_strategies(*strategies))));
         }
         let on_demand = pagefork::Module::new(&pagefork::engine_that_keeps_nothing(), wasm);
         ours.push(("`Store::reset`", Box::new(pagefork::Reset(module.clone()))));
@@ -173,8 +173,8 @@ impl Engines {
 }
 
 /// Pagefork's ways of resetting.
-pub(crate) static STRATEGIES: LazyLock<Vec<(String, ResetKind)>> =
-    LazyLock::new(|| ResetKind::ALL.into_iter().map(|kind| (kind.to_string(), kind)).collect());
+pub(crate) static STRATEGIES: LazyLock<Vec<(String, StrategyConfig)>> =
+    LazyLock::new(|| pagefork::resets().collect());
 
 /// A module on several sides, each with the name of its column.
 pub(crate) type Sides = Vec<(&'static str, Box<dyn Side>)>;

@@ -45,14 +45,27 @@ pub(crate) fn strategies(reset: ResetKind, growth: GrowthKind) -> StrategyConfig
     StrategyConfig { reset, growth, code, ..StrategyConfig::default() }
 }
 
+/// Each way to reset slots with its name: by faults also with threads that serve them, and with all pages copied
+/// at each reset.
+pub(crate) fn resets() -> impl Iterator<Item = (String, StrategyConfig)> {
+    let usual = StrategyConfig::default();
+    let kinds = ResetKind::ALL.into_iter().map(move |reset| {
+        let name = reset.to_string();
+        (name, StrategyConfig { reset, ..usual })
+    });
+    let fault = StrategyConfig { reset: ResetKind::Fault, ..usual };
+    let served = [("1 handler", 1, false), ("2 handlers", 2, false), ("eager", 0, true)];
+    kinds.chain(served.into_iter().map(move |(name, fault_threads, fault_eager)| {
+        let name = format!("{}, {name}", fault.reset);
+        (name, StrategyConfig { fault_threads, fault_eager, ..fault })
+    }))
+}
+
 /// Each way to reset slots, and each further way that memories grow, with its name.
 pub(crate) fn all_strategies() -> impl Iterator<Item = (String, StrategyConfig)> {
     let usual = StrategyConfig::default();
-    let resets = ResetKind::ALL
-        .into_iter()
-        .map(move |reset| (reset.to_string(), strategies(reset, usual.growth)));
     let growths = GrowthKind::ALL.into_iter().filter(move |growth| *growth != usual.growth);
-    resets.chain(growths.map(move |growth| {
+    resets().chain(growths.map(move |growth| {
         (format!("{}, growth {growth}", usual.reset), strategies(usual.reset, growth))
     }))
 }
@@ -101,8 +114,7 @@ impl Module {
     }
 
     /// The same with another way of resetting slots.
-    pub(crate) fn with_reset(&self, reset: ResetKind) -> Self {
-        let strategies = StrategyConfig { reset, ..StrategyConfig::default() };
+    pub(crate) fn with_strategies(&self, strategies: StrategyConfig) -> Self {
         Self {
             linker: self.linker.clone(),
             module: self.module.clone(),
