@@ -372,11 +372,17 @@ fn read_only_pages() -> Finding {
 fn touches() -> Finding {
     let name = "userfaultfd touches";
     match pagefork_pages::faults_at_touches() {
-        true => Finding::new(
+        true if pagefork_pages::faults_in_messages() => Finding::new(
             Verdict::Ok,
             name,
             "a touch of a page without contents is a signal in the thread that touches it, or a message to \
              others (for --reset fault)",
+        ),
+        true => Finding::new(
+            Verdict::Limited,
+            name,
+            "Who touches a page copies it where --reset fault=N asks for threads that do (for --reset fault): \
+             those need Linux 6.6 or later.",
         ),
         false => Finding::new(
             Verdict::Limited,

@@ -53,7 +53,6 @@ pub use crate::os::absent_pages::serves_absent_pages;
 pub use crate::os::error::{
     Absence, AbsentPage, Call, Feature, FileProblem, IllegalStrategies, PagesError,
 };
-pub use crate::os::fault_threads::refused_touch;
 pub use crate::os::faults::counts_faults_in_memory;
 pub use crate::os::features::HostFeatures;
 pub use crate::os::fork::{this_process, working};
@@ -61,7 +60,7 @@ pub use crate::os::fork::{this_process, working};
 #[doc(hidden)]
 pub use crate::os::inject;
 pub use crate::os::limits::HostLimits;
-pub use crate::os::page_faults::faults_at_touches;
+pub use crate::os::page_faults::{faults_at_touches, faults_in_messages};
 pub use crate::os::procmaps;
 pub use crate::os::stand_in::{stand_in, stand_in_is_called};
 pub use crate::os::write_fault::{faults_at_writes, serve_fault, serve_fault_is_called};

@@ -2,8 +2,8 @@
 //! waits, and a message says so to others.
 //!
 //! ```text
-//!  touches a page, waits ---message---> a thread of ours copies it ---> goes on
-//!                                       cannot: raises SIGBUS there --> its handler makes a trap of it
+//!  touches a page, waits ---message---> a thread of ours copies it -----> goes on
+//!                                       cannot: has the page refused --> SIGBUS, as by who touches himself
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,51 +23,8 @@ use crate::os::error::Call;
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
 use crate::os::signal_file::SignalFile;
-use crate::os::sys::{self, CallFailure, attempt};
+use crate::os::sys::{CallFailure, attempt};
 use crate::os::userfaultfd::{FaultMessage, Userfaultfd};
-
-/// `si_code` of a SIGBUS for a page that cannot be had, as these threads raise it. Codes of the kernel,
-/// above 0, are refused to them, and those that it has below are others.
-const TOUCH_REFUSED: i32 = -0x50f;
-
-/// What the kernel takes for a `siginfo_t` that has an address as its value.
-#[repr(C)]
-struct SignalInfo {
-    signal: i32,
-    errno: i32,
-    code: i32,
-    padding: i32,
-    process: i32,
-    user: u32,
-    address: u64,
-    rest: [u64; 12],
-}
-
-const _: () = assert!(size_of::<SignalInfo>() == size_of::<libc::siginfo_t>());
-
-/// The address of a page, if this is a signal by which a thread is told that the page which it has
-/// touched could not be copied by [those that should](crate::StrategyConfig::fault_threads): for it
-/// SIGBUS is what it would have been without those, raised by the instruction that has touched the page,
-/// though the code in its `siginfo_t` is that of one which was sent.
-///
-/// For handlers of SIGBUS: it is async-signal-safe.
-///
-/// # Examples
-///
-/// ```
-/// // What a handler is given:
-/// // SAFETY: zeros are a value of the type.
-/// let info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-/// match pagefork_pages::refused_touch(&info) {
-///     Some(address) => assert!(!pagefork_pages::serve_fault(address, false)),
-///     None => println!("`si_code` and `si_addr` say what it is"),
-/// }
-/// ```
-pub fn refused_touch(info: &libc::siginfo_t) -> Option<usize> {
-    // SAFETY: whoever sends a signal of this code gives it a value.
-    (info.si_signo == libc::SIGBUS && info.si_code == TOUCH_REFUSED)
-        .then(|| unsafe { info.si_value() }.sival_ptr.addr())
-}
 
 /// How long a thread waits before it tries again what the system refuses.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -194,7 +151,9 @@ impl SharedFaults {
         while let Some(message) = self.next_message() {
             // Others wait for this thread, so it does not end.
             if catch_unwind(AssertUnwindSafe(|| self.answer(message))).is_err() {
-                self.raise_in_thread(message);
+                while !self.refuse(round_down(message.address)) {
+                    thread::sleep(PAUSE);
+                }
             }
         }
     }
@@ -220,16 +179,12 @@ impl SharedFaults {
     }
 
     fn answer(&self, message: FaultMessage) {
-        let pagers = self.pagers.read().unwrap_or_else(PoisonError::into_inner);
-        let given = self.give(&pagers, message);
-        drop(pagers);
-        if given != Giving::Never {
-            return;
-        }
+        let page = round_down(message.address);
         loop {
-            // No other thread serves meanwhile, so who is told of it has not gone on.
-            let pagers = self.pagers.write().unwrap_or_else(PoisonError::into_inner);
-            if self.give(&pagers, message) != Giving::Never || self.raise_in_thread(message) {
+            // As long as it is read, the page is still that of the slot whose contents it should have.
+            let pagers = self.pagers.read().unwrap_or_else(PoisonError::into_inner);
+            let given = self.give(&pagers, page, message.is_write);
+            if given != Giving::Never || self.refuse(page) {
                 return;
             }
             drop(pagers);
@@ -237,11 +192,15 @@ impl SharedFaults {
         }
     }
 
-    fn give(&self, pagers: &BTreeMap<u64, (u64, Arc<dyn Pager>)>, message: FaultMessage) -> Giving {
-        let page = round_down(message.address);
+    fn give(
+        &self,
+        pagers: &BTreeMap<u64, (u64, Arc<dyn Pager>)>,
+        page: u64,
+        is_write: bool,
+    ) -> Giving {
         let pager = pagers.range(..=page).next_back().map(|(_, known)| known);
         let given = match pager.filter(|(end, _)| page < *end) {
-            Some((_, pager)) => pager.give(page, message.is_write),
+            Some((_, pager)) => pager.give(page, is_write),
             // Another thread has served it, and what was there has gone since.
             None => Giving::Already,
         };
@@ -251,21 +210,18 @@ impl SharedFaults {
         given
     }
 
-    /// Has the thread that waits get a signal, as it would have if nobody served touches. Whether
-    /// it gets it, or is gone.
-    fn raise_in_thread(&self, message: FaultMessage) -> bool {
-        // SAFETY: these only ask.
-        let (process, user) = unsafe { (libc::getpid(), libc::getuid()) };
-        let (signal, thread, address) = (libc::SIGBUS, message.thread, message.address);
-        let (errno, code, padding) = (0, TOUCH_REFUSED, 0);
-        let rest = [0; 12];
-        let info = SignalInfo { signal, errno, code, padding, process, user, address, rest };
-        // SAFETY: the structure is the kernel's, and a handler of SIGBUS is there, as for slots that
-        // are served by the threads that touch them.
-        let raised = unsafe {
-            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, &raw const info)
-        };
-        raised == 0 || sys::last_error() == Errno::SRCH
+    /// Has a page refused that cannot be had, so that who waits for it gets a signal, as if nobody served
+    /// touches. Whether nobody waits any more.
+    fn refuse(&self, page: u64) -> bool {
+        match self.file.refuse(page..page + PAGE_SIZE) {
+            Ok(()) => true,
+            // It came meanwhile, or has gone.
+            Err(CallFailure { errno: Errno::EXIST | Errno::NOENT, .. }) => {
+                self.file.wake(page..page + PAGE_SIZE);
+                true
+            }
+            Err(_) => false,
+        }
     }
 }
 
@@ -281,7 +237,7 @@ fn block_signals() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
     use super::*;
     use crate::os::page_faults::{
@@ -290,8 +246,6 @@ mod tests {
     use crate::os::reservation::Reservation;
     use crate::os::userfaultfd::RegisterMode;
 
-    /// Pages, one of which lies elsewhere, that the handler of the tests makes readable.
-    static BEHIND: AtomicUsize = AtomicUsize::new(0);
     /// How many signals it got that nobody served, and the address and thread of the last.
     static SIGNALS: AtomicU32 = AtomicU32::new(0);
     static LAST: (AtomicU64, AtomicU32) = (AtomicU64::new(0), AtomicU32::new(0));
@@ -320,7 +274,7 @@ mod tests {
         assert_eq!(status, 0);
     }
 
-    /// Notes signals that nobody serves, and then makes contents readable that were not.
+    /// Notes signals that nobody serves, and has the pages be others, of zeros.
     fn handle_signals() {
         unsafe extern "C" fn on_signal(
             _: libc::c_int,
@@ -329,15 +283,18 @@ mod tests {
         ) {
             // SAFETY: the kernel gives valid structures; the page is the test's.
             unsafe {
-                let address = refused_touch(&*info).unwrap_or((*info).si_addr().addr());
-                if serve_touch(address, false) {
+                let address = (*info).si_addr().addr();
+                let is_refused = (*info).si_code == libc::BUS_MCEERR_AR;
+                if !is_refused && serve_touch(address, false) {
                     return;
                 }
                 SIGNALS.fetch_add(1, Ordering::Relaxed);
                 LAST.0.store(address as u64, Ordering::Relaxed);
                 LAST.1.store(libc::gettid() as u32, Ordering::Relaxed);
-                let page = ptr::with_exposed_provenance_mut(BEHIND.load(Ordering::Relaxed));
-                libc::mprotect(page, PAGE_SIZE as usize, libc::PROT_READ | libc::PROT_WRITE);
+                let page = ptr::with_exposed_provenance_mut(round_down(address as u64) as usize);
+                let access = libc::PROT_READ | libc::PROT_WRITE;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                libc::mmap(page, PAGE_SIZE as usize, access, flags, -1, 0);
             }
         }
         // SAFETY: zeros are a value of the type, and the handler is async-signal-safe.
@@ -376,8 +333,7 @@ mod tests {
         }
     }
 
-    /// What cannot be copied is a signal in the thread that touches it, of that address; and comes once it
-    /// can.
+    /// What cannot be copied is a signal in the thread that touches it, of that address.
     #[test]
     fn what_no_thread_can_copy_is_a_signal_where_it_is_touched() {
         in_child(|| {
@@ -388,7 +344,6 @@ mod tests {
             let ranges = vec![ServedRange { addresses: addresses.clone(), contents }];
             // SAFETY: the pages and their contents are the test's, and stay.
             let served = unsafe { PageFaults::new(ranges, 2) }.unwrap();
-            BEHIND.store(source.start() + PAGE_SIZE as usize, Ordering::Relaxed);
             assert_eq!(read(addresses.start), 0);
             assert_eq!(SIGNALS.load(Ordering::Relaxed), 0);
             let own = thread::scope(|scope| {
@@ -401,7 +356,7 @@ mod tests {
             });
             assert_eq!(SIGNALS.load(Ordering::Relaxed), 1);
             // The kernel tells of pages.
-            assert_eq!(LAST.0.load(Ordering::Relaxed), addresses.start + PAGE_SIZE);
+            assert_eq!(round_down(LAST.0.load(Ordering::Relaxed)), addresses.start + PAGE_SIZE);
             assert_eq!(LAST.1.load(Ordering::Relaxed), own as u32);
             drop(served);
         });
@@ -427,6 +382,60 @@ mod tests {
             }
             assert_eq!(SIGNALS.load(Ordering::Relaxed), 1);
             threads.remove(addresses);
+        });
+    }
+
+    /// A thread that a signal has made touch again has two messages. What becomes of the older one, once the page has
+    /// come by the newer, is no signal: neither where it ran nor later.
+    #[test]
+    fn what_an_older_message_comes_to_harms_nobody() {
+        in_child(|| {
+            // SAFETY: the handler does nothing.
+            unsafe {
+                extern "C" fn nothing(_: libc::c_int) {}
+                libc::signal(libc::SIGUSR1, nothing as *const () as usize);
+            }
+            let (_pages, addresses) = pages(1);
+            let threads = FaultThreads::of_this_process(2).unwrap();
+            let file = Arc::clone(threads.file());
+            file.register(addresses.clone(), RegisterMode::Missing).unwrap();
+            let (is_held, goes_on) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+            let give = {
+                let (is_held, goes_on) = (Arc::clone(&is_held), Arc::clone(&goes_on));
+                move |page, nth| match nth {
+                    0 => {
+                        is_held.store(1, Ordering::Release);
+                        while goes_on.load(Ordering::Acquire) == 0 {
+                            thread::yield_now();
+                        }
+                        Giving::Never
+                    }
+                    _ => {
+                        file.zero(Call::CopyPage, page..page + PAGE_SIZE).unwrap();
+                        Giving::Now
+                    }
+                }
+            };
+            threads.add(addresses.clone(), Arc::new(Told(give, AtomicU32::new(0))));
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let start = addresses.start;
+            let touching = thread::spawn(move || {
+                // SAFETY: only asks.
+                sender.send(unsafe { libc::gettid() }).unwrap();
+                read(start)
+            });
+            let touching_id = receiver.recv().unwrap();
+            while is_held.load(Ordering::Acquire) == 0 {
+                thread::yield_now();
+            }
+            // SAFETY: the thread is the test's, and lives until it has read.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), touching_id, libc::SIGUSR1) };
+            assert_eq!(touching.join().unwrap(), 0);
+            goes_on.store(1, Ordering::Release);
+            threads.remove(addresses);
+            drop(threads);
+            assert_eq!(SIGNALS.load(Ordering::Relaxed), 0);
+            assert_eq!(read(start), 0);
         });
     }
 

@@ -87,7 +87,8 @@ pub(super) fn serve_touch(address: usize, is_write: bool) -> bool {
     // SAFETY: the entry is that of a slot which the thread uses that has just touched it, so what is
     // served lives until that has been done.
     let served = unsafe { entry.of_handler.load(Ordering::Acquire).as_ref() };
-    served.is_some_and(|served| served.give(address as u64, is_write) != Giving::Never)
+    let given = served.and_then(|served| served.give_own(address as u64, is_write));
+    given.is_some_and(|given| given != Giving::Never)
 }
 
 /// The userfaultfd of this process that raises signals at touches.
@@ -136,20 +137,27 @@ struct Served {
 }
 
 impl Pager for Served {
-    /// Async-signal-safe.
     fn give(&self, address: u64, is_write: bool) -> Giving {
+        // A message of a page that was served by then: since, another image has come, which has none there.
+        self.give_own(address, is_write).unwrap_or(Giving::Already)
+    }
+}
+
+impl Served {
+    /// Gives a page contents if it is one that gets them so. Async-signal-safe.
+    fn give_own(&self, address: u64, is_write: bool) -> Option<Giving> {
         // Of a forked process nothing is registered, and the file is that of its parent.
         if !self.source.is_of_this_process() {
-            return Giving::Never;
+            return None;
         }
         let page = round_down(address);
         let index = self.ranges.partition_point(|range| range.addresses.end <= page);
         let range = self.ranges.get(index).filter(|range| range.addresses.contains(&page));
-        let Some(range) = range else { return Giving::Never };
+        let range = range?;
         // What a memory has not grown to has no contents, also when the pages before it get theirs.
         let end = range.end();
         if page >= end {
-            return Giving::Never;
+            return None;
         }
         let count = match self.last.0.load(Ordering::Relaxed) == page {
             true => (self.last.1.load(Ordering::Relaxed) * 2).clamp(1, ROW_MAX),
@@ -159,29 +167,29 @@ impl Pager for Served {
             TouchContents::Zeros => 1,
             TouchContents::At(_) | TouchContents::Grown(_) => count.min((end - page) / PAGE_SIZE),
         };
+        let mut failures = 0;
         loop {
             match self.fill(range, page..page + count * PAGE_SIZE, is_write) {
                 Ok(length) => {
                     self.last.0.store(page + length, Ordering::Relaxed);
                     self.last.1.store(length / PAGE_SIZE, Ordering::Relaxed);
                     self.again.1.store(0, Ordering::Relaxed);
-                    return Giving::Now;
+                    return Some(Giving::Now);
                 }
                 Err(CallFailure { errno: Errno::EXIST, .. }) => {
-                    return if self.is_too_often(page) { Giving::Never } else { Giving::Already };
+                    let is_too_often = self.is_too_often(page);
+                    return Some(if is_too_often { Giving::Never } else { Giving::Already });
                 }
                 // The pages behind it may be of another map.
                 Err(_) if count > 1 => count = 1,
                 // Maps of the process change (EAGAIN), or memory is short: who touches a page cannot be
                 // told, and there may be some in a moment.
-                Err(_) if self.is_too_often(page) => return Giving::Never,
-                Err(_) => {}
+                Err(_) if failures >= AGAIN_MAX => return Some(Giving::Never),
+                Err(_) => failures += 1,
             }
         }
     }
-}
 
-impl Served {
     /// Gives pages of a range their contents; how many bytes got them.
     fn fill(
         &self,
@@ -239,9 +247,11 @@ impl PageFaults {
     /// changes.
     pub(crate) unsafe fn new(ranges: Vec<ServedRange>, threads: u32) -> Result<Self, CallFailure> {
         let source = TouchSource::of_this_process()?;
+        let has_image = ranges.iter().any(|range| !range.contents.is_grown());
         let threads = match threads {
             0 => None,
-            count => Some(FaultThreads::of_this_process(count)?),
+            count if has_image => Some(FaultThreads::of_this_process(count)?),
+            _ => None,
         };
         let file_of_image = Arc::clone(threads.as_ref().map_or(&source.file, |own| own.file()));
         for (is_grown, file) in [(true, &source.file), (false, &file_of_image)] {
@@ -258,7 +268,6 @@ impl PageFaults {
         let pointer = Arc::as_ptr(&of_handler).cast_mut();
         let addresses = span.start as usize..span.end as usize;
         let entry = SERVED.add(addresses, |known| known.store(pointer, Ordering::Release));
-        let threads = threads.filter(|_| !span.is_empty());
         if let Some(threads) = &threads {
             threads.add(span.clone(), Arc::clone(&of_handler) as Arc<dyn Pager>);
         }
@@ -276,8 +285,9 @@ impl PageFaults {
     }
 
     /// Copies all that an image has, but for pages that have contents. What cannot be copied now is when
-    /// it is touched.
-    pub(crate) fn give_all(&self) {
+    /// it is touched. Returns how many bytes were copied.
+    pub(crate) fn give_all(&self) -> u64 {
+        let mut copied = 0;
         for range in &self.of_handler.ranges {
             let (mut page, end) = match range.contents.is_grown() {
                 true => continue,
@@ -285,12 +295,16 @@ impl PageFaults {
             };
             while page < end {
                 page += match self.of_handler.fill(range, page..end, true) {
-                    Ok(length) => length,
+                    Ok(length) => {
+                        copied += length;
+                        length
+                    }
                     Err(CallFailure { errno: Errno::EXIST, .. }) => PAGE_SIZE,
                     Err(_) => break,
                 };
             }
         }
+        copied
     }
 
     /// Has all pages of a range of addresses get their contents that have any, so that the kernel can
@@ -335,6 +349,20 @@ pub fn faults_at_touches() -> bool {
     FAULTS.get(|| if probe().unwrap_or(false) { Ok(true) } else { Err(()) }).is_ok()
 }
 
+/// Whether a touch can be a message to [threads](crate::StrategyConfig::fault_threads), too, and what they
+/// cannot copy a signal; from Linux 6.6 on. It is tried once a process.
+///
+/// # Examples
+///
+/// ```
+/// println!("threads can copy pages that are touched: {}", pagefork_pages::faults_in_messages());
+/// ```
+pub fn faults_in_messages() -> bool {
+    static MESSAGES: Tried<bool> = Tried::new();
+    let calls = [Call::ServeFaults, Call::UnserveFaults];
+    MESSAGES.get(|| Userfaultfd::open_for_messages(calls).map(|_| true).map_err(drop)).is_ok()
+}
+
 /// Tries it on pages: what has no contents cannot be read by the kernel, which is an error where code
 /// would get a signal; it has what was copied, or zeros, the page behind it has nothing, and all have
 /// nothing again once they were discarded.
@@ -370,6 +398,25 @@ fn probe() -> Result<bool, PagesError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A thread that copies pages can come too late with a message: its page was served, and the slot has
+    /// another image now, which has nothing there.
+    #[test]
+    fn a_message_of_a_page_that_is_no_more_refuses_none() {
+        if !faults_at_touches() {
+            return eprintln!("NOT TESTED: this kernel raises no signals at touches");
+        }
+        let mut pages = Reservation::new(2 * PAGE_SIZE, PAGE_SIZE).unwrap();
+        pages.commit(0..2 * PAGE_SIZE).unwrap();
+        let start = pages.start() as u64;
+        let addresses = start..start + PAGE_SIZE;
+        let ranges = vec![ServedRange { addresses, contents: TouchContents::Zeros }];
+        // SAFETY: the pages are the test's, and stay.
+        let served = unsafe { PageFaults::new(ranges, 0) }.unwrap();
+        let give = |page| Pager::give(&*served.of_handler, start + page * PAGE_SIZE, false);
+        assert_eq!((give(0), give(1)), (Giving::Now, Giving::Already));
+        assert!(!serve_touch((start + PAGE_SIZE) as usize, false));
+    }
 
     #[cfg(debug_assertions)]
     #[test]

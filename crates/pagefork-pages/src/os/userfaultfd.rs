@@ -33,10 +33,10 @@ pub(crate) mod feature {
     pub(crate) const MISSING_SHARED: u64 = 1 << 5;
     /// A fault is a SIGBUS in the thread that takes it, and no message to another.
     pub(crate) const SIGBUS: u64 = 1 << 7;
-    /// A message says which thread takes a fault.
-    pub(crate) const THREAD_ID: u64 = 1 << 8;
     /// Pages that have nothing yet can be write-protected.
     pub(crate) const PROTECT_UNPOPULATED: u64 = 1 << 13;
+    /// Pages can be refused for good.
+    pub(crate) const POISON: u64 = 1 << 14;
     /// Write protection is lifted by the kernel, which remembers that it did.
     pub(crate) const PROTECT_ASYNC: u64 = 1 << 15;
 }
@@ -93,6 +93,15 @@ struct UffdioZeropage {
     zeroed: i64,
 }
 
+/// The kernel's `struct uffdio_poison`.
+#[repr(C)]
+struct UffdioPoison {
+    range: UffdioRange,
+    mode: u64,
+    /// Bytes that are refused now, or an error below zero.
+    updated: i64,
+}
+
 /// The kernel's `struct uffdio_writeprotect`.
 #[repr(C)]
 struct UffdioWriteProtect {
@@ -107,7 +116,7 @@ struct UffdMessage {
     reserved: [u8; 7],
     flags: u64,
     address: u64,
-    thread: u64,
+    rest: u64,
 }
 
 /// That a thread has touched a page without contents, and waits.
@@ -115,8 +124,6 @@ struct UffdMessage {
 pub(crate) struct FaultMessage {
     pub(crate) address: u64,
     pub(crate) is_write: bool,
-    /// The thread, by the number that this process knows it by.
-    pub(crate) thread: i32,
 }
 
 const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
@@ -126,10 +133,12 @@ const WAKE: Opcode = opcode::read::<UffdioRange>(0xaa, 0x02);
 const COPY: Opcode = opcode::read_write::<UffdioCopy>(0xaa, 0x03);
 const ZERO: Opcode = opcode::read_write::<UffdioZeropage>(0xaa, 0x04);
 const WRITE_PROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xaa, 0x06);
+const POISON: Opcode = opcode::read_write::<UffdioPoison>(0xaa, 0x08);
 
 // The numbers contain the sizes of the structures.
 const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
-const _: () = assert!(WAKE == 0x8010_aa02 && size_of::<UffdMessage>() == 32);
+const _: () =
+    assert!(WAKE == 0x8010_aa02 && POISON == 0xc020_aa08 && size_of::<UffdMessage>() == 32);
 const _: () = assert!(COPY == 0xc028_aa03 && ZERO == 0xc020_aa04 && WRITE_PROTECT == 0xc018_aa06);
 
 /// An open userfaultfd.
@@ -149,12 +158,13 @@ impl Userfaultfd {
         Self::open_with(UserfaultfdFlags::empty(), features, calls)
     }
 
-    /// Opens one by which whoever takes a fault waits, and [messages](Self::next_message) tell of it.
+    /// Opens one by which whoever takes a fault waits, and [messages](Self::next_message) tell of it; what cannot
+    /// be had can be [refused](Self::refuse).
     ///
     /// # Errors
     /// As [`Self::open`].
     pub(crate) fn open_for_messages(calls: [Call; 2]) -> Result<Self, CallFailure> {
-        Self::open_with(UserfaultfdFlags::NONBLOCK, feature::THREAD_ID, calls)
+        Self::open_with(UserfaultfdFlags::NONBLOCK, feature::POISON, calls)
     }
 
     fn open_with(
@@ -257,6 +267,17 @@ impl Userfaultfd {
         }
     }
 
+    /// Has touches of whole pages that have no contents be refused from now on, also those that wait: each is
+    /// a SIGBUS in the thread that touches, with the code of memory that is broken. A discard undoes it.
+    ///
+    /// # Errors
+    /// `EEXIST` if a page has contents, and they stay; `ENOENT` if none are registered there.
+    pub(crate) fn refuse(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
+        let range = UffdioRange::of(addresses);
+        let mut poison = UffdioPoison { range, mode: 0, updated: 0 };
+        self.control(self.calls[0], POISON, &mut poison)
+    }
+
     /// The next fault that somebody waits at, if there is one that nobody was told of.
     pub(crate) fn next_message(&self) -> Result<Option<FaultMessage>, Errno> {
         let mut bytes = [0; size_of::<UffdMessage>()];
@@ -267,12 +288,8 @@ impl Userfaultfd {
         }
         // SAFETY: the structure has no padding, and any bytes are a value of it.
         let message: UffdMessage = unsafe { std::mem::transmute(bytes) };
-        let touch = FaultMessage {
-            address: message.address,
-            is_write: message.flags & TOUCH_WRITE != 0,
-            // The rest of the word is unused.
-            thread: message.thread as u32 as i32,
-        };
+        let touch =
+            FaultMessage { address: message.address, is_write: message.flags & TOUCH_WRITE != 0 };
         Ok((message.event == EVENT_TOUCH).then_some(touch))
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn is_called() -> bool {
 /// whether the instruction that has raised the signal is to be made again.
 ///
 /// For handlers of SIGBUS with the code `BUS_ADRERR`, raised by code that uses the slot, the host's
-/// too, and of those that [`refused_touch`](crate::refused_touch) tells from others: it is async-signal-safe, takes no lock, and leaves `errno`.
+/// too: it is async-signal-safe, takes no lock, and leaves `errno`.
 ///
 /// # Examples
 ///

@@ -96,6 +96,8 @@ pub(crate) struct SlotPages {
     /// Pages that get their contents when they are touched: of the image, or such that memories grow by.
     /// It goes before `image` does, where contents lie.
     served: Option<PageFaults>,
+    /// Bytes of the image that were copied before they were touched.
+    given: u64,
     /// Notices pages that are gone, if the image lies in a file that could be cut short. It goes
     /// before the addresses do: another slot that has them is watched by its own.
     watch: Option<FileWatch>,
@@ -190,6 +192,7 @@ impl SlotPages {
             bounds: place_bounds(&zones, pages.start()),
             registered: Vec::new(),
             served: None,
+            given: 0,
             pages,
             _maps: maps,
             zones,
@@ -332,11 +335,6 @@ impl SlotPages {
     /// slot has a copy of each, which no discard brings back.
     pub(crate) fn differing_pages(&self) -> impl Iterator<Item = u64> {
         self.image.differing().iter().map(|differing| differing.page)
-    }
-
-    /// Bytes of those copies.
-    pub(crate) fn copied_size(&self) -> u64 {
-        self.image.copied_pages() as u64 * PAGE_SIZE
     }
 
     /// Whether the slot has such copies.
@@ -585,6 +583,7 @@ impl SlotPages {
             return Ok(None);
         }
         let discarded = self.pages.discard(all);
+        self.given = 0;
         // Also after an error: a part may have been discarded.
         self.copy_differing();
         Ok(Some(discarded.map(|()| AllFresh(()))?))

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
-use crate::os::page_faults::faults_at_touches;
+use crate::os::page_faults::{faults_at_touches, faults_in_messages};
 use crate::os::pagemap::{Finder, Method};
 use crate::os::write_fault;
 use crate::os::write_watch::notes_writes;
@@ -99,7 +99,9 @@ impl Strategies {
             growth_lack: growth_lack.map(|reason| (config.growth, reason)),
             copies_image: matches!(choice.used, ResetKind::Copy | ResetKind::Fault),
             image_service: (choice.used == ResetKind::Fault).then_some(ImageService {
-                threads: config.fault_threads,
+                // Where they can be told of nothing, who touches a page copies it.
+                threads: config.fault_threads
+                    * u32::from(config.fault_threads > 0 && faults_in_messages()),
                 is_eager: config.fault_eager,
             }),
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),

@@ -198,7 +198,8 @@ pub struct StrategyConfig {
     pub deltas: DeltaTracker,
     /// How many threads copy pages of images by [`ResetKind::Fault`] while those wait that touch them,
     /// up to [`FAULT_THREADS_MAX`]. They do it for all slots of the process that are to have as many,
-    /// and end with the last of these. With 0 each thread copies what it touches, in its handler of
+    /// and end with the last of these. With 0, and where they cannot be told of touches
+    /// ([`faults_in_messages`](crate::faults_in_messages)), each thread copies what it touches, in its handler of
     /// SIGBUS. What memories grow by [`GrowthKind::Fault`] comes so in any case, since what is not
     /// theirs is a trap.
     pub fault_threads: u32,

@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pagefork_pages::{FaultPlace, lift_protection, refused_touch, serve_fault, stand_in};
+use pagefork_pages::{FaultPlace, lift_protection, serve_fault, stand_in};
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
@@ -123,16 +123,10 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
     // SAFETY: the kernel gives valid structures; errno is this thread's.
     unsafe {
         let errno = *libc::__errno_location();
-        // What was sent says nothing about the instruction that it came at, unless a thread of ours that
-        // should have served its touch says so.
-        let refused = refused_touch(&*info);
-        let sent = refused.is_none() && is_sent(&*info);
-        let raised = match refused {
-            Some(address) => RaisedSignal { signal, code: BUS_ADRERR, address },
-            None => {
-                RaisedSignal { signal, code: (*info).si_code, address: (*info).si_addr().addr() }
-            }
-        };
+        // What was sent says nothing about the instruction that it came at.
+        let sent = is_sent(&*info);
+        let (code, address) = ((*info).si_code, (*info).si_addr().addr());
+        let raised = RaisedSignal { signal, code, address };
         let answer = if sent {
             SignalAnswer::NotOurs
         } else if is_served(raised, is_write(&*context.cast())) {
@@ -305,9 +299,9 @@ fn is_served(raised: RaisedSignal, is_write: bool) -> bool {
     }
 }
 
-/// Whether a page that is there cannot be read.
+/// Whether a page that is there cannot be read: also one that was refused, or memory that is broken.
 fn is_unreadable(raised: RaisedSignal) -> bool {
-    raised.signal == libc::SIGBUS && raised.code == BUS_ADRERR
+    raised.signal == libc::SIGBUS && [BUS_ADRERR, libc::BUS_MCEERR_AR].contains(&raised.code)
 }
 
 /// Whether a function begins at `pc`: its caller's frame pointer is still there,

@@ -33,11 +33,20 @@ impl SlotPages {
     }
 
     /// Copies all of them, if they are not to be touched first.
-    pub(super) fn copy_eagerly(&self) {
+    pub(super) fn copy_eagerly(&mut self) {
         if let (Some(service), Some(served)) = (self.setup.image_service, &self.served)
             && service.is_eager
         {
-            served.give_all();
+            self.given = served.give_all();
+        }
+    }
+
+    /// Bytes of the image that the slot has copies of before anybody has touched them: of the pages in which it differs
+    /// from what is mapped, or of all that were [copied at once](Self::copy_eagerly).
+    pub(crate) fn copied_size(&self) -> u64 {
+        match self.serves_image() {
+            true => self.given,
+            false => self.image.copied_pages() as u64 * PAGE_SIZE,
         }
     }
 
