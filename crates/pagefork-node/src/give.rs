@@ -94,7 +94,7 @@ impl<'a> PageGiver<'a> {
     fn carry_out(&mut self, output: MemoryOutput) -> Vec<MemoryOutput> {
         match output {
             MemoryOutput::Resolve { image, name } => {
-                let found = self.resolve(&name);
+                let found = self.resolve(image, &name);
                 self.node.handle(MemoryInput::Resolved { image, found }, now())
             }
             MemoryOutput::Read { image, hash, group } => {
@@ -124,8 +124,8 @@ impl<'a> PageGiver<'a> {
     }
 
     /// Deltas are not given page by page: of those the whole image is to be fetched.
-    fn resolve(&mut self, name: &str) -> Option<ServedImage> {
-        let hash = self.images.find(name).ok()?;
+    fn resolve(&mut self, image: u32, name: &str) -> Option<ServedImage> {
+        let hash = self.images.find(name).ok().filter(|hash| self.node.may_have(image, *hash))?;
         let image = self.images.load(hash).ok()?;
         let tip = image.chain().tip();
         if tip.manifest().parent.is_some() {

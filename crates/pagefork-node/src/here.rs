@@ -69,6 +69,10 @@ impl LikeImage {
         }
     }
 
+    fn is_stored(&self) -> bool {
+        matches!(self, Self::Stored(_))
+    }
+
     fn group_count(&self) -> u64 {
         match self {
             Self::Stored(image) => image.chain().tip().group_count(),
@@ -153,8 +157,9 @@ impl GroupsHere {
                         Some(leaves) => leaves.get((at - piece.start) as usize).copied(),
                         None if *left == 0 => None,
                         None => {
-                            *left -= 1;
                             let bytes = image.group(own);
+                            // What is not here yet of one that comes costs nothing.
+                            *left -= usize::from(bytes.is_some() || image.is_stored());
                             bytes.and_then(|bytes| head.leaf(group, &bytes).ok())
                         }
                     };

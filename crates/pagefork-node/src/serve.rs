@@ -143,6 +143,8 @@ struct Shared {
     options: ServeOptions,
     config: Arc<ServerConfig>,
     connections: AtomicUsize,
+    /// Those of them of whom anybody can be one.
+    strangers: AtomicUsize,
     leases: Leases,
     shown: ShownTokens,
 }
@@ -172,9 +174,10 @@ impl MemoryServer {
         let config = identity::server_config(&options.key, Arc::new(lets_in));
         let config = config.map_err(io::Error::other);
         let config = Arc::new(config.map_err(NodeError::io("use this node's key"))?);
-        let connections = AtomicUsize::new(0);
+        let (connections, strangers) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (leases, shown) = (Leases::default(), ShownTokens::default());
-        let shared = Arc::new(Shared { images, options, config, connections, leases, shown });
+        let shared =
+            Arc::new(Shared { images, options, config, connections, strangers, leases, shown });
         let mut server = Self { listeners: Vec::new(), shared };
         server.listen_at(address)?;
         Ok(server)
@@ -318,6 +321,24 @@ impl Drop for ServingPlace {
     }
 }
 
+/// One of the connections, a quarter of all, that there may be of those who may have nothing but by a token: anybody
+/// can be one of them.
+struct StrangersPlace<'a>(&'a Shared);
+
+impl<'a> StrangersPlace<'a> {
+    fn take(shared: &'a Shared) -> Option<Self> {
+        let place = Self(shared);
+        let before = shared.strangers.fetch_add(1, Ordering::Relaxed);
+        (before < (shared.options.connections_max / 4).max(1)).then_some(place)
+    }
+}
+
+impl Drop for StrangersPlace<'_> {
+    fn drop(&mut self) {
+        self.0.strangers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Shared {
     /// Answers one connection. Returns who has been sent what.
     fn answer(&self, caller: UnknownPeer) -> Result<Option<(PublicKey, ContentHash)>, NodeError> {
@@ -342,11 +363,15 @@ impl Shared {
             programs::serve(programs, peer, duplex, times)?;
             return Ok(None);
         }
-        // Who may not have all may have programs that move there, and what it has shown a token for.
-        let only = match (self.options.access)(&peer) {
-            true => None,
-            false => Some(self.granted(&peer)),
-        };
+        // Who may not have all may have programs that move there. Pages of others come by a token that is shown on
+        // the connection itself, as long as it counts; what comes whole, by one that was shown before.
+        let only = (!(self.options.access)(&peer)).then(|| {
+            let mut granted = self.granted(&peer);
+            if protocol != Protocol::Pages {
+                granted.extend(self.shown.images(&peer));
+            }
+            granted
+        });
         let issuers = &self.options.issuers;
         let shows_token = protocol == Protocol::Pages && !issuers.is_empty();
         if only.as_ref().is_some_and(BTreeSet::is_empty) && !shows_token {
@@ -354,6 +379,13 @@ impl Shared {
         }
         if protocol == Protocol::Pages {
             let duplex = Duplex::new(channel).map_err(talk())?;
+            let is_stranger = only.as_ref().is_some_and(BTreeSet::is_empty);
+            let _place = match is_stranger {
+                true => Some(StrangersPlace::take(self).ok_or_else(|| {
+                    talk()(io::Error::other("too many who show tokens are connected"))
+                })?),
+                false => None,
+            };
             let access = match only {
                 None => PeerAccess::All,
                 Some(images) => PeerAccess::Some { images, issuers: issuers.clone() },
@@ -410,13 +442,10 @@ impl Shared {
         Ok(Some((peer, image.hash())))
     }
 
-    /// The images that a peer may have, because a program that moves there is in them, or because it has
-    /// shown a token for them.
+    /// The images that a peer may have, because a program that moves there is in them.
     fn granted(&self, peer: &PublicKey) -> BTreeSet<ContentHash> {
         let programs = self.options.programs.as_ref();
-        let mut granted = programs.map(|programs| programs.granted(peer)).unwrap_or_default();
-        granted.extend(self.shown.images(peer));
-        granted
+        programs.map(|programs| programs.granted(peer)).unwrap_or_default()
     }
 
     /// Sends the code images of an image, in the order in which its manifest names them.

@@ -209,6 +209,8 @@ fn an_image_ends_with_its_token_and_so_does_its_code() {
         let plan = FetchPlan { certain: false, background: false, ..FetchPlan::default() };
         let image = pair.open("counter", &token.sign(&key(NODE)), plan).unwrap();
         let head = Arc::clone(image.head());
+        // That it was shown is no reason to have pages without it, beyond its end or with other rights.
+        assert!(pair.refused("counter", b"").contains("needs a token"));
         let fetch = image.fetch_into(groups()).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while !fetch.is_finished() {
@@ -220,5 +222,24 @@ fn an_image_ends_with_its_token_and_so_does_its_code() {
         assert!(unix_s() >= token.expires_unix_s);
         let times = PageTimes::default().node;
         assert!(fetch_code(&pair.peer, &key(RUNNER), &head, &pair.here, &times).is_err());
+    }
+}
+
+/// Who may have nothing takes a quarter of the connections at most, and none for long by talking.
+#[test]
+fn strangers_leave_room_for_those_who_are_known() {
+    for place in PLACES {
+        let pair = Pair::new("strangers", place);
+        let (token, plan) = (pair.token().sign(&key(NODE)), FetchPlan::default());
+        let plan = FetchPlan { certain: false, background: false, ..plan };
+        let all: Vec<_> =
+            (0..16).map(|_| pair.open("counter", &token, plan.clone()).unwrap()).collect();
+        assert!(pair.open("counter", &token, plan.clone()).is_err(), "there are too many");
+        drop(all);
+        // They are gone when the node has seen that.
+        let until = Instant::now() + Duration::from_secs(60);
+        while pair.open("counter", &token, plan.clone()).is_err() {
+            assert!(Instant::now() < until, "there is no room any more");
+        }
     }
 }

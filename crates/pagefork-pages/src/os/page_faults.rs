@@ -190,7 +190,7 @@ impl Served {
         }
     }
 
-    /// Gives pages of a range their contents; how many bytes got them.
+    /// Gives pages of a range their contents, of zeros no more than [`ROW_MAX`]; how many bytes got them.
     fn fill(
         &self,
         range: &ServedRange,
@@ -209,7 +209,12 @@ impl Served {
             true => &self.source.file,
             false => &self.file_of_image,
         };
-        file.copy_from(Call::CopyPage, pages.start, from, pages.end - pages.start)
+        let length = pages.end - pages.start;
+        let length = match range.contents {
+            TouchContents::At(_) => length,
+            TouchContents::Zeros | TouchContents::Grown(_) => length.min(ZEROS.len() as u64),
+        };
+        file.copy_from(Call::CopyPage, pages.start, from, length)
     }
 
     /// Whether a page was touched again and again.
@@ -285,13 +290,13 @@ impl PageFaults {
     }
 
     /// Copies all that an image has, but for pages that have contents. What cannot be copied now is when
-    /// it is touched. Returns how many bytes were copied.
+    /// it is touched, and so is what is zero, which may be much. Returns how many bytes were copied.
     pub(crate) fn give_all(&self) -> u64 {
         let mut copied = 0;
         for range in &self.of_handler.ranges {
-            let (mut page, end) = match range.contents.is_grown() {
-                true => continue,
-                false => (range.addresses.start, range.addresses.end),
+            let (mut page, end) = match range.contents {
+                TouchContents::At(_) => (range.addresses.start, range.addresses.end),
+                TouchContents::Zeros | TouchContents::Grown(_) => continue,
             };
             while page < end {
                 page += match self.of_handler.fill(range, page..end, true) {

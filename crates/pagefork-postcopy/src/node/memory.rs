@@ -303,6 +303,33 @@ impl MemoryNode {
         })
     }
 
+    /// Whether the peer may have an image that is [looked for](MemoryOutput::Resolve), if it is this one: else nothing
+    /// of it need be read.
+    pub fn may_have(&self, image: u32, hash: ContentHash) -> bool {
+        match self.images.get(&image) {
+            Some(OpenImage::Resolving { name, token, .. }) => {
+                self.allows(name, token.as_ref(), hash)
+            }
+            Some(OpenImage::Open { .. }) | None => false,
+        }
+    }
+
+    fn allows(&self, name: &str, token: Option<&ImageToken>, hash: ContentHash) -> bool {
+        match (token, &self.access) {
+            (Some(token), _) => token.check_subject(name, hash).is_ok(),
+            (None, PeerAccess::All) => true,
+            (None, PeerAccess::Some { images, .. }) => images.contains(&hash),
+        }
+    }
+
+    /// Whether the peer may have nothing, as far as it has shown: anybody can be it, so it does not stay by talking.
+    fn is_strange(&self) -> bool {
+        match &self.access {
+            PeerAccess::All => false,
+            PeerAccess::Some { images, .. } => images.is_empty() && self.images.is_empty(),
+        }
+    }
+
     /// Bytes that were given to be sent and that the network has not taken.
     pub fn unsent(&self) -> usize {
         self.unsent
@@ -312,7 +339,9 @@ impl MemoryNode {
         self.check_time(now)?;
         match input {
             MemoryInput::Received(bytes) => {
-                self.heard = now.at;
+                if !self.is_strange() {
+                    self.heard = now.at;
+                }
                 self.decoder.push(bytes);
                 while let Some(message) = self.decoder.message()? {
                     self.message(message, now)?;
@@ -408,6 +437,8 @@ impl MemoryNode {
                     self.send(Lane::Control, &Message::Dropped { image, groups });
                 }
             }
+            // It says so of groups that it is about to ask for: its image has ended, which it does not know yet.
+            Message::Have { .. } if self.images.is_empty() => {}
             Message::Have { hashes } => {
                 self.known.extend(hashes);
                 let limit = self.limits.known_groups;
@@ -483,11 +514,7 @@ impl MemoryNode {
         else {
             return;
         };
-        let is_allowed = |hash| match (token, &self.access) {
-            (Some(token), _) => token.check_subject(name, hash).is_ok(),
-            (None, PeerAccess::All) => true,
-            (None, PeerAccess::Some { images, .. }) => images.contains(&hash),
-        };
+        let is_allowed = |hash| self.allows(name, token.as_ref(), hash);
         let token_until = token.as_ref().map(|token| now.until_unix(token.expires_unix_s));
         let served = match found {
             // Whether there is an image of another name is nothing that a token tells.

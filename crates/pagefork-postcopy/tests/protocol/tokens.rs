@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use pagefork_image::{ContentHash, PublicKey, SecretKey, TrustedKeys};
 use pagefork_postcopy::{
-    EndReason, FetchPlan, HolderLoss, ImageToken, PeerAccess, RunningOutput, TokenError,
-    TokenRights, TokenSubject,
+    ConnectionId, EndReason, FetchLimits, FetchPlan, HolderLoss, ImageToken, MemoryInput,
+    MemoryNode, MemoryOutput, Moment, PeerAccess, RunningInput, RunningNode, RunningOutput,
+    ServeLimits, TokenError, TokenRights, TokenSubject,
 };
 
 use crate::network::{Faults, Network, PEER, image, start};
@@ -84,6 +85,45 @@ fn what_a_peer_may_have_without_a_token_it_has_and_else_it_needs_one() {
         let why = refused(other, shown.unwrap_or_default());
         // It is not told that there is one.
         assert_eq!(why, token_of.is_none().then_some(EndReason::NotFound));
+    }
+}
+
+/// Anybody can be it: what it says does not keep its connection, nor is anything of it kept.
+#[test]
+fn who_may_have_nothing_does_not_stay_by_talking() {
+    let idle = ServeLimits::default().idle.as_secs();
+    for is_known in [false, true] {
+        let images = is_known.then(|| ContentHash::of(b"image")).into_iter().collect();
+        let access = PeerAccess::Some { images, issuers: TrustedKeys::default() };
+        let begun = start();
+        let at = |s| Moment { at: begun.at + Duration::from_secs(s), unix_s: begun.unix_s + s };
+        let mut node =
+            MemoryNode::new(PublicKey::from_bytes(PEER), access, ServeLimits::default(), begun);
+        let mut runner = RunningNode::new(FetchLimits::default());
+        let connection = ConnectionId(1);
+        let mut said = runner.handle(RunningInput::Connected { connection }, begun);
+        let ended = (0..6 * idle).step_by(5).find(|s| {
+            let mut closes = false;
+            for output in std::mem::take(&mut said) {
+                let RunningOutput::Send { bytes, .. } = output else { continue };
+                for output in node.handle(MemoryInput::Received(&bytes), at(*s)) {
+                    match output {
+                        MemoryOutput::Send { lane, bytes } => {
+                            node.handle(MemoryInput::Taken(bytes.len()), at(*s));
+                            let bytes = &bytes;
+                            let received = RunningInput::Received { connection, lane, bytes };
+                            said.extend(runner.handle(received, at(*s)));
+                        }
+                        MemoryOutput::Close(_) => closes = true,
+                        _ => {}
+                    }
+                }
+            }
+            said.extend(runner.handle(RunningInput::Tick, at(*s)));
+            let ticked = node.handle(MemoryInput::Tick, at(*s));
+            closes || ticked.iter().any(|output| matches!(output, MemoryOutput::Close(_)))
+        });
+        assert_eq!(ended, (!is_known).then_some(idle));
     }
 }
 
