@@ -102,7 +102,7 @@ fn each_limit_of_a_memory_node_holds() {
     exceeded(left(&[hello(), open(0), ask(0, 0, 9)]), 8);
     exceeded(left(&[hello(), open(0), ask(0, 0, 8), ask(0, 8, 1)]), 8);
     let hashes = (0..4).map(|byte| ContentHash::from_bytes([byte; 32])).collect();
-    exceeded(left(&[hello(), Message::Have { hashes }]), 3);
+    exceeded(left(&[hello(), open(0), Message::Have { hashes }]), 3);
     let renewals = std::iter::repeat_n(Message::Renew { image: 0 }, 100_000);
     let messages: Vec<Message> = [hello(), open(0)].into_iter().chain(renewals).collect();
     exceeded(left(&messages), 50_000);
