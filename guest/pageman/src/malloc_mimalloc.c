@@ -10,6 +10,10 @@
 
 #include "pageman.h"
 
+#ifdef __wasm_atomics__
+#error "mimalloc on the page manager is for programs without threads: take malloc_dlmalloc.c"
+#endif
+
 /* Segments of 1 MiB come from the manager one by one: it is what keeps free memory. */
 #define MI_SEGMENT_SHIFT 20
 #define MI_DEFAULT_ARENA_RESERVE 0
@@ -167,3 +171,12 @@ void *__libc_malloc(size_t size) { return malloc(size); }
 void *__libc_calloc(size_t count, size_t size) { return calloc(count, size); }
 void *__libc_realloc(void *block, size_t size) { return realloc(block, size); }
 void __libc_free(void *block) { mi_free(block); }
+
+#ifdef __EMSCRIPTEN__
+/* Names by which emscripten's own code allocates: what it had by the names above it may free by these. */
+void *emscripten_builtin_malloc(size_t size) { return malloc(size); }
+void *emscripten_builtin_calloc(size_t count, size_t size) { return calloc(count, size); }
+void *emscripten_builtin_realloc(void *block, size_t size) { return realloc(block, size); }
+void *emscripten_builtin_memalign(size_t alignment, size_t size) { return memalign(alignment, size); }
+void emscripten_builtin_free(void *block) { free(block); }
+#endif

@@ -71,13 +71,22 @@ int port_discard(void *address, size_t length) {
 #endif
 
 #ifdef __wasm_atomics__
-/* A recursive lock that needs no memory: the owner is the address of a variable of its thread. */
+#ifdef __EMSCRIPTEN__
+#include <pthread.h>
+/* A thread allocates the memory of its own variables, so it locks before it has any. What tells it from others is there by
+ * then, except for the first thread before it has begun, which is alone. */
+static uintptr_t this_thread(void) { return (uintptr_t)pthread_self() | 1; }
+#else
 static _Thread_local char mark;
+static uintptr_t this_thread(void) { return (uintptr_t)&mark; }
+#endif
+
+/* A recursive lock that needs no memory. */
 static uintptr_t owner;
 static uint32_t waiting, depth;
 
 void port_lock(void) {
-    uintptr_t me = (uintptr_t)&mark;
+    uintptr_t me = this_thread();
     if (__atomic_load_n(&owner, __ATOMIC_RELAXED) == me) {
         depth++;
         return;

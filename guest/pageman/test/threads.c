@@ -82,7 +82,28 @@ static void *work(void *argument) {
     return NULL;
 }
 
+static void *begin(void *argument) {
+    unsigned char *block = malloc(1000);
+    if (!block) fail_test("there is no memory");
+    memset(block, (unsigned char)(uintptr_t)argument, 1000);
+    for (int i = 0; i < 1000; i++)
+        if (block[i] != (unsigned char)(uintptr_t)argument) fail_test("another thread was here");
+    free(block);
+    return NULL;
+}
+
+/* Emscripten's threads allocate the memory of their own variables: by then nothing that is a thread's own tells them apart. */
+static void begin_many(int times) {
+    pthread_t threads[THREADS];
+    for (int time = 0; time < times; time++) {
+        for (uintptr_t i = 0; i < THREADS; i++)
+            if (pthread_create(&threads[i], NULL, begin, (void *)(i + 1)) != 0) fail_test("a thread does not start");
+        for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    }
+}
+
 int main(int argc, char **argv) {
+    begin_many(argc > 2 ? atoi(argv[2]) : 0);
     if (argc > 1) operations = strtoul(argv[1], NULL, 0) / THREADS;
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
