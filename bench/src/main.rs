@@ -1,7 +1,7 @@
 //! `cargo run --release --features peer -- [--small] [--record] [--plots DIRECTORY] [--threads LIST] [NAME...]`:
 //! runs the benchmarks whose names are given, or all, prints a table of each, and leaves
 //! all samples in `results` of Cargo's target directory. With `--record`, a table
-//! also replaces what `RESULTS.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
+//! also replaces what `RESULTS.md` or `STRATEGIES.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
 //! and the samples are kept in `samples/DATE/NAME.tsv` beside it, in several files if they are many. Drawings are left beside the
 //! samples, or where `--plots` says. `--threads 1,8,64` says how many threads do the same at a time in
 //! benchmarks of threads.
@@ -116,10 +116,12 @@ fn threads(list: &str) -> Option<Vec<u32>> {
     list.split(',').map(number).collect()
 }
 
-/// Puts a table into `RESULTS.md`, and its samples beside it.
+/// Puts a table into the document that has a place for it, and its samples beside it.
 fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    write_into(&directory.join("RESULTS.md"), name, &report.text)?;
+    for document in ["RESULTS.md", "STRATEGIES.md"] {
+        write_into(&directory.join(document), name, &report.text)?;
+    }
     let date = Command::new("date").args(["--utc", "+%F"]).output()?.stdout;
     let directory = directory.join("samples").join(String::from_utf8_lossy(&date).trim());
     std::fs::create_dir_all(&directory)?;
