@@ -221,7 +221,7 @@ const PROGRAMS: &[Program] = &[
         With::Emulation,
         &[EXAMPLE, "-DEMULATED", EMULATED[0], EMULATED[1]],
     ),
-    around(Around::Sqlite, "pageman_sqlite", With::Malloc),
+    Program { flags: &[PAGE_MAP], ..around(Around::Sqlite, "pageman_sqlite", With::Malloc) },
     around(Around::QuickJs, "pageman_quickjs", With::Malloc),
     around(Around::QuickJs, "plain_quickjs", With::Emulation),
     // Benchmarks.

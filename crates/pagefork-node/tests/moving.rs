@@ -355,6 +355,9 @@ fn a_database_in_a_file_of_the_session_moves_with_its_program() {
 /// The same with malloc on the page manager, which has a map of what is free in it.
 #[test]
 fn a_database_whose_memory_is_the_page_managers_moves_with_its_program() {
+    const MAP: &[u8] = b"pageman_page_map";
+    let module = guest("pageman_sqlite.wasm");
+    assert!(module.is_none_or(|module| module.windows(MAP.len()).any(|name| name == MAP)));
     sqlite("pageman_sqlite", 4);
 }
 

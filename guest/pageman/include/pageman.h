@@ -92,11 +92,11 @@ int pageman_set_active(bool active);
 void pageman_set_policy(enum pageman_policy policy);
 
 /* Gives free dirty pages back to the host, those that were freed a moment ago, too. Returns how many pages
- * the host has released. Also an export of the program, for hosts to call between requests. */
+ * the host has released. A program linked with `-Wl,--export=pageman_trim` has hosts call it between requests. */
 size_t pageman_trim(void);
 
 /* One step of decay: what has been free and dirty since the last step is offered to the host. The manager
- * does it by itself every 256 calls and whenever 64 MiB were freed. */
+ * does it by itself every 256 calls, or more where memory is above 1 GiB, and whenever 64 MiB were freed. */
 void pageman_decay(void);
 
 struct pageman_statistics {

@@ -57,7 +57,9 @@ static int give_pages(void *memory, size_t length) {
 #define ABORT(message) __builtin_trap()
 #define USE_DL_PREFIX 1
 #define DLMALLOC_EXPORT static
+#ifndef __EMSCRIPTEN__
 #define NO_MALLINFO 1
+#endif
 #define NO_MALLOC_STATS 1
 #define LACKS_FCNTL_H
 #define LACKS_SCHED_H
@@ -83,7 +85,7 @@ void acquire_lock(MLOCK_T *lock) { (void)lock, port_lock(); }
 void release_lock(MLOCK_T *lock) { (void)lock, port_unlock(); }
 
 /* The memory between the linker's data and the end of memory is the manager's. */
-const bool pageman_owns_heap = true;
+bool pageman_owns_heap = true;
 
 /* The heap begins with what is left of the page that the program's data end in, or small programs would have a page more
  * than they need. It is the first to run before main: WASI's own C library allocates there, by constructors from 50 on. */
@@ -111,11 +113,15 @@ static void *or_error(void *block) {
     return block;
 }
 
-/* A block with pages of its own that was aligned begins far behind the first of these, which malloc.c does not count when it
- * makes their number fit another size: such a block moves. */
-static void *resize(void *block, size_t size) {
+/* Whether a block has pages of its own and was aligned, so that it begins far behind the first of these. malloc.c does not
+ * count that when it makes their number fit another size. */
+static bool begins_late(void *block) {
     mchunkptr chunk = block ? mem2chunk(block) : NULL;
-    if (!chunk || !is_mmapped(chunk) || chunk->prev_foot <= CHUNK_ALIGN_MASK) return dlrealloc(block, size);
+    return chunk && is_mmapped(chunk) && chunk->prev_foot > CHUNK_ALIGN_MASK;
+}
+
+static void *resize(void *block, size_t size) {
+    if (!begins_late(block)) return dlrealloc(block, size);
     void *other = dlmalloc(size);
     if (!other) return NULL;
     size_t had = dlmalloc_usable_size(block);
@@ -153,7 +159,11 @@ void *reallocarray(void *block, size_t count, size_t size) {
     return or_error(resize(block, bytes));
 }
 
-void *memalign(size_t alignment, size_t size) { return or_error(dlmemalign(alignment, size)); }
+void *memalign(size_t alignment, size_t size) {
+    /* malloc.c looks for a power of two that is not below it. */
+    return or_error(alignment <= (size_t)1 << 31 ? dlmemalign(alignment, size) : NULL);
+}
+
 void *valloc(size_t size) { return or_error(dlmemalign(PAGEMAN_PAGE_SIZE, size)); }
 size_t malloc_usable_size(void *block) { return dlmalloc_usable_size(block); }
 
@@ -171,6 +181,9 @@ void *__libc_calloc(size_t count, size_t size) { return calloc(count, size); }
 void *__libc_realloc(void *block, size_t size) { return realloc(block, size); }
 void __libc_free(void *block) { dlfree(block); }
 
+/* Gives back what lies behind the last block but for so many bytes, and all runs of pages that are free. */
+int malloc_trim(size_t keep) { return dlmalloc_trim(keep); }
+
 #ifdef __EMSCRIPTEN__
 /* Names by which emscripten's own code allocates: what it had by the names above it may free by these. */
 void *emscripten_builtin_malloc(size_t size) { return malloc(size); }
@@ -178,4 +191,21 @@ void *emscripten_builtin_calloc(size_t count, size_t size) { return calloc(count
 void *emscripten_builtin_realloc(void *block, size_t size) { return realloc(block, size); }
 void *emscripten_builtin_memalign(size_t alignment, size_t size) { return memalign(alignment, size); }
 void emscripten_builtin_free(void *block) { free(block); }
+
+/* The rest of what its own malloc has: a program that calls one of these would have that one beside this. */
+#define SAME(name) __attribute__((alias("dl" #name)))
+struct mallinfo mallinfo(void) SAME(mallinfo);
+int mallopt(int parameter, int value) SAME(mallopt);
+size_t malloc_footprint(void) SAME(malloc_footprint);
+size_t malloc_max_footprint(void) SAME(malloc_max_footprint);
+size_t malloc_footprint_limit(void) SAME(malloc_footprint_limit);
+size_t malloc_set_footprint_limit(size_t bytes) SAME(malloc_set_footprint_limit);
+void *pvalloc(size_t size) SAME(pvalloc);
+void **independent_calloc(size_t count, size_t size, void **blocks) SAME(independent_calloc);
+void **independent_comalloc(size_t count, size_t *sizes, void **blocks) SAME(independent_comalloc);
+size_t bulk_free(void **blocks, size_t count) SAME(bulk_free);
+
+void *realloc_in_place(void *block, size_t size) {
+    return begins_late(block) ? NULL : dlrealloc_in_place(block, size);
+}
 #endif

@@ -36,7 +36,7 @@
 #include "stats.c"
 
 /* The memory between the linker's data and the end of memory is the manager's. */
-const bool pageman_owns_heap = true;
+bool pageman_owns_heap = true;
 
 /* Blocks from this size on have pages of their own, so it is worth asking for zeros. */
 #define LARGE ((size_t)512 << 10)

@@ -10,11 +10,11 @@ extern unsigned char __heap_base;
 extern unsigned char __heap_end __attribute__((weak));
 
 /* Whether nothing else uses the memory between these: malloc, if it is the library's own. A strong definition
- * takes the place of this one. */
+ * takes the place of this one, which some compilers would take for final if it were constant. */
 #ifdef PAGEMAN_OWNS_HEAP
-const bool pageman_owns_heap = true;
+bool pageman_owns_heap = true;
 #else
-__attribute__((weak)) const bool pageman_owns_heap = false;
+__attribute__((weak)) bool pageman_owns_heap = false;
 #endif
 
 void *port_base(void) { return (void *)0; }
@@ -38,6 +38,10 @@ void port_first_heap(uintptr_t *start, uintptr_t *end) {
     if (!pageman_owns_heap) return;
     *start = (uintptr_t)&__heap_base;
     *end = (uintptr_t)&__heap_end;
+#ifdef __EMSCRIPTEN__
+    /* Its older linkers do not say so, and all that grows its memory is here. */
+    if (!*end) *end = port_pages() * (uintptr_t)PAGEMAN_PAGE_SIZE;
+#endif
     /* Without the linker's word for it memory could have been grown by others already. */
     if (*end < *start) *start = *end = 0;
 }
@@ -71,6 +75,9 @@ int port_discard(void *address, size_t length) {
 #endif
 
 #ifdef __wasm_atomics__
+#ifdef __EMSCRIPTEN_WASM_WORKERS__
+#error "the page manager tells threads apart by pthread_self, which Wasm Workers have not"
+#endif
 #ifdef __EMSCRIPTEN__
 #include <pthread.h>
 /* A thread allocates the memory of its own variables, so it locks before it has any. What tells it from others is there by

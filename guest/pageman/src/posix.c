@@ -31,6 +31,20 @@ struct file_map {
     off_t offset;   /* of `start` in the file */
 };
 
+/* Reading and writing of files may wait for other threads, as emscripten's do for the first one, which allocates and frees
+ * meanwhile: the manager's lock is malloc's, too, so files have one of their own, taken before that. */
+#ifdef __wasm_atomics__
+#include <pthread.h>
+static pthread_mutex_t files = PTHREAD_MUTEX_INITIALIZER;
+static void lock_files(void) { pthread_mutex_lock(&files); }
+static bool try_lock_files(void) { return pthread_mutex_trylock(&files) == 0; }
+static void unlock_files(void) { pthread_mutex_unlock(&files); }
+#else
+static void lock_files(void) {}
+static bool try_lock_files(void) { return true; }
+static void unlock_files(void) {}
+#endif
+
 /* Whether the manager is switched off, which nothing changes once there are maps. */
 static bool inactive(void) {
     if (!manager.started || manager.active) return false;
@@ -59,10 +73,12 @@ static inline int fail(int error) { return error == PAGEMAN_OK ? 0 : fail_with(e
 static bool reserve_maps(size_t more) {
     if (map_count + more <= map_capacity) return true;
     page_t pages = map_pages ? 2 * map_pages : 1;
+    uint32_t before = manager_enter();
     struct file_map *larger = manager_own(pages);
+    if (larger && map_count) memcpy(larger, maps, map_count * sizeof *maps);
+    if (larger && maps) manager_disown(maps, map_pages);
+    manager_leave(before);
     if (!larger) return false;
-    if (map_count) memcpy(larger, maps, map_count * sizeof *maps);
-    if (maps) manager_disown(maps, map_pages);
     maps = larger;
     map_pages = pages;
     map_capacity = ((size_t)pages << PAGEMAN_PAGE_SHIFT) / sizeof *maps;
@@ -112,10 +128,14 @@ static bool any_map(page_t start, page_t end) {
     return at < map_count && maps[at].start < end;
 }
 
+/* The most that one call reads or writes: what it returns has a sign. */
+#define PART_MAX ((size_t)1 << 30)
+
 /* Reads a part of a file to pages that read zero where the file does not reach. */
 static int read_file(int descriptor, off_t offset, char *to, size_t length) {
     for (size_t done = 0; done < length;) {
-        ssize_t part = pread(descriptor, to + done, length - done, offset + (off_t)done);
+        size_t most = length - done < PART_MAX ? length - done : PART_MAX;
+        ssize_t part = pread(descriptor, to + done, most, offset + (off_t)done);
         if (part < 0 && errno == EINTR) continue;
         if (part < 0) return -1;
         if (part == 0) break;
@@ -151,7 +171,8 @@ static int write_back(const struct file_map *map, page_t start, page_t end) {
     if (length > (uint64_t)(status.st_size - offset)) length = (uint64_t)(status.st_size - offset);
     const char *from = page_address(start);
     for (uint64_t done = 0; done < length;) {
-        ssize_t part = pwrite(map->descriptor, from + done, (size_t)(length - done), offset + (off_t)done);
+        size_t most = length - done < PART_MAX ? (size_t)(length - done) : PART_MAX;
+        ssize_t part = pwrite(map->descriptor, from + done, most, offset + (off_t)done);
         if (part < 0 && errno == EINTR) continue;
         if (part < 0) return -1;
         done += (uint64_t)part;
@@ -294,9 +315,9 @@ RARE static void *map_recorded(void *address, size_t length, int protection, int
             return MAP_FAILED;
         }
     }
-    uint32_t before = manager_enter();
+    lock_files();
     void *mapped = map_memory(address, length, protection, flags, &map);
-    manager_leave(before);
+    unlock_files();
     return mapped;
 }
 
@@ -313,7 +334,7 @@ void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int d
 RARE static int unmap_recorded(void *address, size_t length) {
     page_t start, end;
     if (length == 0 || !range_of(address, length, &start, &end)) return fail(PAGEMAN_INVALID);
-    uint32_t before = manager_enter();
+    lock_files();
     int result = 0;
     if (any_map(start, end)) {
         /* What cannot be written to its file stays, so that it is not lost without a word. */
@@ -323,7 +344,7 @@ RARE static int unmap_recorded(void *address, size_t length) {
         result = fail(pageman_munmap(address, length));
         if (result == 0) cut_maps(start, end);
     }
-    manager_leave(before);
+    unlock_files();
     return result;
 }
 
@@ -335,7 +356,7 @@ int POSIX(munmap)(void *address, size_t length) {
 int POSIX(mprotect)(void *address, size_t length, int protection) {
     page_t start, end;
     if (inactive()) return -1;
-    uint32_t before = manager_enter();
+    lock_files();
     int result = 0;
     if (length && protection & PROT_WRITE && range_of(address, length, &start, &end)) {
         for (size_t at = map_at(start); at < map_count && maps[at].start < end; at++) {
@@ -352,7 +373,7 @@ int POSIX(mprotect)(void *address, size_t length, int protection) {
         }
     }
     if (result == 0) result = fail(pageman_mprotect(address, length, protection));
-    manager_leave(before);
+    unlock_files();
     return result;
 }
 
@@ -364,17 +385,17 @@ int POSIX(msync)(void *address, size_t length, int flags) {
     if ((uintptr_t)address % PAGEMAN_PAGE_SIZE) return fail(PAGEMAN_INVALID);
     if (length == 0) return 0;
     if (!range_of(address, length, &start, &end)) return fail(PAGEMAN_NO_MEMORY);
-    uint32_t before = manager_enter();
+    lock_files();
     int result = write_back_range(start, end);
     if (result == 0) result = fail(pageman_madvise(address, length, MADV_NORMAL));
-    manager_leave(before);
+    unlock_files();
     return result;
 }
 
 int POSIX(madvise)(void *address, size_t length, int advice) {
     page_t start, end;
     if (inactive()) return -1;
-    uint32_t before = manager_enter();
+    lock_files();
     int result;
     if (advice != MADV_DONTNEED || length == 0 || !range_of(address, length, &start, &end) || !any_map(start, end)) {
         result = fail(pageman_madvise(address, length, advice));
@@ -388,9 +409,14 @@ int POSIX(madvise)(void *address, size_t length, int advice) {
             page_t next = at < map_count ? (in ? maps[at].end : maps[at].start) : end;
             if (next > end) next = end;
             size_t bytes = (size_t)(next - page) << PAGEMAN_PAGE_SHIFT;
-            if (!in || !maps[at].shared) pageman_madvise(page_address(page), bytes, MADV_DONTNEED);
-            if (in && !maps[at].shared) {
-                if (read_again(&maps[at], page, bytes) != 0) {
+            bool again = in && !maps[at].shared;
+            struct stat status;
+            if (again && find_file(&maps[at], &status) != 0) {
+                error = errno;
+                result = -1;
+            } else {
+                if (!in || !maps[at].shared) pageman_madvise(page_address(page), bytes, MADV_DONTNEED);
+                if (again && read_again(&maps[at], page, bytes) != 0) {
                     error = errno;
                     result = -1;
                 }
@@ -399,7 +425,7 @@ int POSIX(madvise)(void *address, size_t length, int advice) {
         }
         errno = error;
     }
-    manager_leave(before);
+    unlock_files();
     return result;
 }
 
@@ -427,21 +453,31 @@ static int lock_range(const void *address, size_t length) {
 int POSIX(mlock)(const void *address, size_t length) { return lock_range(address, length); }
 int POSIX(munlock)(const void *address, size_t length) { return lock_range(address, length); }
 
-/* What moves a record along with its pages, and reads what a map of a file has more of it. */
-static int remap_records(page_t old_start, page_t old_end, void *address, size_t length) {
-    page_t start, end;
-    range_of(address, length, &start, &end);
-    size_t at = map_at(old_start);
-    struct file_map map = maps[at];
+/* Moves a record along with its pages. */
+static void move_record(page_t old_start, page_t old_end, page_t start, page_t end) {
+    struct file_map map = maps[map_at(old_start)];
     cut_maps(old_start, old_end);
     if (start != old_start) cut_maps(start, end);
     map.offset += (off_t)(old_start - map.start) << PAGEMAN_PAGE_SHIFT;
     map.start = start;
     map.end = end;
     insert_map(map);
-    page_t had = old_end - old_start, have = end - start;
-    if (have <= had || map.descriptor < 0) return 0;
-    return read_again(&map, start + had, (size_t)(have - had) << PAGEMAN_PAGE_SHIFT);
+}
+
+/* What a map of a file has more of it is read once its pages are there. If that fails they are put back. */
+static int read_more(page_t old_start, page_t old_end, page_t start, page_t end) {
+    page_t had = old_end - old_start;
+    const struct file_map *map = &maps[map_at(start)];
+    if (end - start <= had || map->descriptor < 0) return 0;
+    if (read_again(map, start + had, (size_t)(end - start - had) << PAGEMAN_PAGE_SHIFT) == 0) return 0;
+    int error = errno;
+    void *address = page_address(start), *old = page_address(old_start);
+    size_t length = (size_t)(end - start) << PAGEMAN_PAGE_SHIFT, old_length = (size_t)had << PAGEMAN_PAGE_SHIFT;
+    int flags = start == old_start ? 0 : MREMAP_MAYMOVE | MREMAP_FIXED;
+    if (pageman_mremap(&address, length, old_length, flags, old) == PAGEMAN_OK)
+        move_record(start, end, old_start, old_end);
+    errno = error;
+    return -1;
 }
 
 static void *remap(void *address, size_t old_length, size_t new_length, int flags, void *target) {
@@ -473,12 +509,16 @@ static void *remap(void *address, size_t old_length, size_t new_length, int flag
             return MAP_FAILED;
         }
         if (counted && count < end - start && write_back_range(start + count, end) != 0) return MAP_FAILED;
+        struct stat status;
+        if (counted && count > end - start && map->descriptor >= 0 && find_file(map, &status) != 0) return MAP_FAILED;
     }
     if (onto && write_back_range(to, to_end) != 0) return MAP_FAILED;
     if (fail(pageman_mremap(&address, old_length, new_length, flags, target)) != 0) return MAP_FAILED;
     if (onto) cut_maps(to, to_end);
-    if (records && remap_records(start, end, address, new_length) != 0) return MAP_FAILED;
-    return address;
+    if (!records) return address;
+    range_of(address, new_length, &to, &to_end);
+    move_record(start, end, to, to_end);
+    return read_more(start, end, to, to_end) == 0 ? address : MAP_FAILED;
 }
 
 void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int flags, ...) {
@@ -495,9 +535,9 @@ void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int fla
         errno = EINVAL;
         return MAP_FAILED;
     }
-    uint32_t before = manager_enter();
+    lock_files();
     void *moved = remap(address, old_length, new_length, flags, target);
-    manager_leave(before);
+    unlock_files();
     return moved;
 }
 
@@ -505,7 +545,7 @@ void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int fla
 static int leave_break(intptr_t increment) {
     page_t start, end;
     uintptr_t down = (uintptr_t)0 - (uintptr_t)increment;
-    if (increment >= 0 || map_count == 0 || down > manager.break_at - manager.break_start) return 0;
+    if (down > manager.break_at - manager.break_start) return 0;
     start = (page_t)((manager.break_at - down + PAGEMAN_PAGE_SIZE - 1) >> PAGEMAN_PAGE_SHIFT);
     end = (page_t)(manager.break_end >> PAGEMAN_PAGE_SHIFT);
     if (start >= end || !any_map(start, end)) return 0;
@@ -516,9 +556,10 @@ static int leave_break(intptr_t increment) {
 
 void *POSIX(sbrk)(intptr_t increment) {
     void *previous = (void *)-1;
-    uint32_t before = manager_enter();
-    bool moved = leave_break(increment) == 0 && pageman_sbrk(increment, &previous) == PAGEMAN_OK;
-    manager_leave(before);
+    /* A malloc may hold a lock of its own that whoever reads a file waits for. It does without what it gives back. */
+    bool down = increment < 0 && map_count, locked = !down || try_lock_files();
+    bool moved = locked && (!down || leave_break(increment) == 0) && pageman_sbrk(increment, &previous) == PAGEMAN_OK;
+    if (down && locked) unlock_files();
     if (moved) return previous;
     errno = ENOMEM;
     return (void *)-1;

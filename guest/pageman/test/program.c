@@ -51,6 +51,21 @@ static void the_first_page_is_used(void) {
     EXPECT(sbrk(-1) == (void *)-1 && errno == ENOMEM);
     EXPECT((uintptr_t)sbrk((intptr_t)PAGE) >= end && sbrk(-(intptr_t)PAGE) != (void *)-1);
 }
+
+/* Free blocks of malloc's are pages for others once it is asked for them. */
+static void free_blocks_are_given_back(void) {
+    int malloc_trim(size_t keep);
+    static void *blocks[16];
+    malloc_trim(0);
+    struct pageman_statistics before, after;
+    pageman_statistics(&before);
+    for (int i = 0; i < 16; i++) EXPECT((blocks[i] = malloc(100000)));
+    for (int i = 0; i < 16; i++) free(blocks[i]);
+    EXPECT(malloc_trim(0) == 1);
+    pageman_statistics(&after);
+    EXPECT(after.mapped_pages <= before.mapped_pages + 65536 / PAGE && malloc_trim(0) == 0);
+    check();
+}
 #endif
 
 /* Most of memory by mmap, free, by malloc, free, and so on: memory does not grow after the first turn. */
@@ -463,6 +478,23 @@ static void files(const char *directory) {
     EXPECT(open(name, O_RDWR) == fd && munmap(shared, 100) == 0);
     EXPECT(pread(fd, text, 64, 0) == 19 && memcmp(text, "lost", 4) == 0);
     close(fd);
+    /* What cannot be read stays where it is, as it is, whether it would have to move or not. */
+    fd = open(name, O_RDWR);
+    private = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    EXPECT(private != MAP_FAILED);
+    memcpy(private, "mine", 4);
+    close(fd);
+    for (int turn = 0; turn < 4; turn++) {
+        if (turn == 1) EXPECT(open(name, O_WRONLY) == fd);
+        if (turn == 2) EXPECT(mmap(private + PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == private + PAGE);
+        if (turn == 3) close(fd);
+        errno = 0;
+        EXPECT(mremap(private, 100, 3 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EBADF);
+        EXPECT(memcmp(private, "mine", 4) == 0);
+        if (turn % 3 == 0) EXPECT(madvise(private, 100, MADV_DONTNEED) == -1 && errno == EBADF && memcmp(private, "mine", 4) == 0);
+        check();
+    }
+    EXPECT(munmap(private, 2 * PAGE) == 0);
     unlink(other);
     fd = open(directory, O_RDONLY | O_DIRECTORY);
     EXPECT(mmap(NULL, 10, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED && (errno == ENODEV || errno == EACCES));
@@ -513,6 +545,7 @@ int main(int argc, char **argv) {
     EXPECT(pageman_active() && (uintptr_t)malloc(1) != 0);
 #ifdef DLMALLOC
     the_first_page_is_used();
+    free_blocks_are_given_back();
 #endif
     back_and_forth();
     large_calloc_clears_nothing();

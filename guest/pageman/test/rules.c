@@ -105,7 +105,6 @@ static void new_memory_is_joined_with_free_pages_before_it(void) {
     check();
 }
 
-/* Up to what FIRST_CAPACITY pages hold, tables take none. */
 /* A heap of more pages than the first tables tell of is the manager's from its start on, wherever it starts; one that has no
  * room for larger tables is not touched, and memory grows. */
 static void the_linkers_heap_is_used_however_large_it_is(void) {
@@ -128,6 +127,7 @@ static void the_linkers_heap_is_used_however_large_it_is(void) {
     check();
 }
 
+/* Up to what FIRST_CAPACITY pages hold, tables take none. */
 static void small_programs_pay_for_no_tables(void) {
     for (size_t memory = MIB; memory <= FIRST_CAPACITY * PAGE; memory *= 2) {
         begin_full(memory);

@@ -1,7 +1,11 @@
 /* Several threads map, move and unmap, and allocate, at a time: none gets memory of another, and the tables are right afterwards. */
+#include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "common.h"
 #include "pageman.h"
@@ -22,11 +26,18 @@ static void mark_all(struct block *block, size_t from, unsigned char mark) {
     for (size_t at = from; at < block->length; at += 1024) block->at[at] = mark;
 }
 
+/* Some blocks are so large that they have pages of their own. */
+static size_t size_max(uint64_t random) { return random >> 21 & 7 ? 96 << 10 : 640 << 10; }
+
 static void make(struct block *block, uint64_t random) {
     block->kind = random % 3;
-    block->length = block->kind == ALLOCATED ? 1 + (random >> 10) % (96 << 10) : (1 + (random >> 10) % 6) * PAGEMAN_PAGE_SIZE;
-    if (block->kind == ALLOCATED) {
-        block->at = malloc(block->length);
+    block->length = block->kind == ALLOCATED ? 1 + (random >> 10) % size_max(random) : (1 + (random >> 10) % 6) * PAGEMAN_PAGE_SIZE;
+    if (block->kind == ALLOCATED && random >> 24 & 1) {
+        block->at = memalign((size_t)16 << (random >> 20) % 14, block->length);
+    } else if (block->kind == ALLOCATED) {
+        block->at = calloc(1, block->length);
+        for (size_t at = 0; block->at && at < block->length; at += 1024)
+            if (block->at[at]) fail_test("a byte of a new block is %d", block->at[at]);
     } else if (block->kind == OWN) {
         block->at = pageman_map(block->length, 0, (random >> 20) % 2);
     } else {
@@ -42,7 +53,7 @@ static void make(struct block *block, uint64_t random) {
 static void resize(struct block *block, uint64_t random, unsigned char mark) {
     size_t old = block->length;
     if (block->kind == ALLOCATED) {
-        block->length = 1 + random % (96 << 10);
+        block->length = 1 + random % size_max(random);
         block->at = realloc(block->at, block->length);
         if (!block->at) fail_test("there is no memory");
     } else {
@@ -92,14 +103,36 @@ static void *begin(void *argument) {
     return NULL;
 }
 
+static atomic_bool all_have_begun;
+
+/* Has maps of a file: other threads allocate and free while it is read and written. */
+static void *map_files(void *argument) {
+    static const char name[] = "threads.txt";
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, "first", 5) != 5) fail_test("%s", name);
+    do {
+        char *private = mmap(NULL, 100, PROT_READ, MAP_PRIVATE, fd, 0);
+        char *shared = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (private == MAP_FAILED || shared == MAP_FAILED) fail_test("a map of a file");
+        if (memcmp(private, shared, 6) != 0) fail_test("two maps of a file differ");
+        shared[0]++;
+        if (munmap(shared, 100) != 0 || munmap(private, 100) != 0) fail_test("munmap of a map of a file");
+    } while (!all_have_begun);
+    close(fd);
+    return argument;
+}
+
 /* Emscripten's threads allocate the memory of their own variables: by then nothing that is a thread's own tells them apart. */
 static void begin_many(int times) {
-    pthread_t threads[THREADS];
+    pthread_t threads[THREADS], mapper;
+    if (pthread_create(&mapper, NULL, map_files, NULL) != 0) fail_test("a thread does not start");
     for (int time = 0; time < times; time++) {
         for (uintptr_t i = 0; i < THREADS; i++)
             if (pthread_create(&threads[i], NULL, begin, (void *)(i + 1)) != 0) fail_test("a thread does not start");
         for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     }
+    all_have_begun = true;
+    pthread_join(mapper, NULL);
 }
 
 int main(int argc, char **argv) {

@@ -65,7 +65,7 @@ fn debians_clang_builds_it() {
         // What the compiler says of malloc is not ours to heed.
         let folder = format!("-I{}", dlmalloc().display());
         let sources = [malloc, Path::new("test/program.c")];
-        let flags = ["-w", &folder, &pages, across];
+        let flags = ["-w", "-DDLMALLOC", &folder, &pages, across];
         let guest = compiled(clang, &format!("program-{shift}"), &flags, &sources);
         let args = vec!["2000", "/", "all"];
         let outcome = Invocation { args, ..invocation }.guest(&guest);

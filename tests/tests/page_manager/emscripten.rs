@@ -61,10 +61,10 @@ fn single_processes_of_emscripten_see_what_posix_says() {
 fn programs_of_emscripten_have_malloc_on_the_manager() {
     let Some(_) = fetched("pageman.wasm") else { return };
     let folder = format!("-I{}", dlmalloc().display());
-    for shift in [12, 16] {
+    for (shift, checks) in [(12, "-DPAGEMAN_MALLOC_CHECKS"), (16, "-UPAGEMAN_MALLOC_CHECKS")] {
         let pages = format!("-DPAGEMAN_PAGE_SHIFT={shift}");
         // What the compiler says of malloc is not ours to heed.
-        let flags = [&LARGE[..], &["-w", &folder, &pages]].concat();
+        let flags = [&LARGE[..], &["-w", "-DDLMALLOC", &folder, &pages, checks]].concat();
         let sources = [Path::new("src/malloc_dlmalloc.c"), Path::new("test/program.c")];
         let Some(program) = compiled(&format!("malloc-{shift}"), &flags, &sources) else { return };
         let Some(printed) = run(&program, &["20000", "/", "all"]) else { return };
