@@ -226,6 +226,28 @@ fn a_warm_slot_is_spawned_called_and_reset_without_a_call_that_maps_or_waits() {
     );
 }
 
+/// Whoever spawns and drops without a call does not have the slot searched, which takes system calls.
+#[test]
+fn a_store_into_which_nobody_called_is_dropped_without_a_search() {
+    if !pagefork_pages::counts_faults_in_memory() {
+        return eprintln!("NOT TESTED: page faults are not counted in memory here");
+    }
+    in_own_process("a_store_into_which_nobody_called_is_dropped_without_a_search", || {
+        for reset in [ResetKind::Auto, ResetKind::Resident, ResetKind::Protect] {
+            let ended = in_child(|| {
+                let pre = pre(reset, GrowthKind::Mprotect);
+                let idle = || drop(pre.spawn(Data::default()).unwrap());
+                (0..WARM).for_each(|_| idle());
+                let searches = [libc::SYS_ioctl, libc::SYS_pread64, libc::SYS_madvise];
+                forbid(&[&MAPS[..], &[libc::SYS_mprotect], &searches].concat());
+                (0..ROUNDS).for_each(|_| idle());
+                std::mem::forget(pre);
+            });
+            assert_eq!(ended, 0, "{reset}");
+        }
+    });
+}
+
 #[test]
 fn growth_by_mprotect_maps_nothing_either() {
     in_own_process("growth_by_mprotect_maps_nothing_either", || {

@@ -5,13 +5,14 @@ mod common;
 #[path = "common/matrix.rs"]
 mod matrix;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::*;
 use matrix::*;
-use pagefork_pages::{PagesError, Park, Pool, PoolConfig, ResetKind, Slot};
+use pagefork_pages::{Key, LocalPool, PagesError, Park, Pool, PoolConfig, ResetKind, Slot};
 
 /// Counts how many of its kind there are.
 struct Thing {
@@ -277,4 +278,37 @@ fn slots_with_copied_images_stay_within_the_limit() {
         assert!(counters.resident <= 3 * MIB, "{reset}: {counters:?}");
         assert!(counters.parked > 0, "{reset}: {counters:?}");
     }
+}
+
+/// What holds a thread's part of a pool may be of the thread's own values, which go after that part.
+#[test]
+fn what_is_put_while_a_thread_ends_is_found_by_others() {
+    struct Last(Option<(LocalPool<Thing>, Key, Arc<AtomicUsize>)>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            if let Some((local, key, alive)) = self.0.take() {
+                local.put(key, Thing::new(2, 0, &alive), |_| true);
+            }
+        }
+    }
+    thread_local! {
+        static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
+    }
+    let pool = Pool::new(PoolConfig { idle_max: None, ..PoolConfig::default() });
+    let (key, alive) = (pool.add_key(), Arc::new(AtomicUsize::new(0)));
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // The first value of the thread is the last one that goes.
+            LAST.with_borrow_mut(|last| assert!(last.0.is_none()));
+            let local = pool.local();
+            local.put(key, Thing::new(1, 0, &alive), |_| true);
+            LAST.with_borrow_mut(|last| last.0 = Some((local, key, Arc::clone(&alive))));
+        });
+        // Until all values of the thread are gone.
+        thread.join().unwrap();
+    });
+    let mut found = [pool.take(key), pool.take(key)].map(|thing| thing.map(|it| it.number));
+    found.sort_unstable();
+    assert_eq!(found, [Some(1), Some(2)]);
+    assert_eq!((pool.take(key).is_none(), alive.load(Ordering::SeqCst)), (true, 0));
 }

@@ -71,6 +71,7 @@ thread_local! {
 impl ThreadId {
     const NONE: Self = Self { number: 0, process: 0 };
 
+    #[inline]
     pub(crate) fn current() -> Self {
         let process = this_process();
         let known = OF_THREAD.try_with(|own| own.borrow().thread).unwrap_or(Self::NONE);
@@ -140,6 +141,7 @@ impl Faults {
 
     /// # Errors
     /// If faults cannot be counted.
+    #[inline]
     pub(crate) fn now() -> Result<Self, PagesError> {
         let thread = ThreadId::current();
         let count = OF_THREAD.try_with(|own| own.borrow_mut().count_in_memory());

@@ -12,7 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
-use crate::os::pagemap_scan::{PageRegion, SWAPPED, WRITTEN, scan_private};
+use crate::os::pagemap_scan::{PageRegion, SWAPPED, WRITTEN, protect_written, scan_private};
 use crate::os::sys::{CallFailure, attempt};
 
 /// How private pages are found.
@@ -80,6 +80,12 @@ impl Finder {
         self.reopen_if_forked()?;
         let zeros = matches!(self.method, Method::Scan { zeros: true });
         Ok(self.scan(addresses, zeros, true, regions)?)
+    }
+
+    /// Protects again what was written of pages that were all protected: see [`protect_written`].
+    pub(crate) fn watch_again(&mut self, addresses: Range<u64>) -> Result<(), PagesError> {
+        self.reopen_if_forked()?;
+        Ok(protect_written(self.pagemap.file.as_fd(), addresses)?)
     }
 
     fn reopen_if_forked(&mut self) -> Result<(), PagesError> {

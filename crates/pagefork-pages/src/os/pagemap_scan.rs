@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
 use crate::os::error::Call;
@@ -50,6 +51,40 @@ struct ScanArguments {
 
 /// Write-protects the pages that are found, and fails where that is not watched asynchronously.
 const PROTECT: u64 = 1 << 0 | 1 << 1;
+
+/// Write-protects again the pages of a range that were written since they were protected, of pages
+/// that are [registered](super::write_watch::WriteWatch) and were all protected once. It says nothing of
+/// them, so the kernel looks at nothing but their protection, which takes a thirtieth of
+/// [`scan_private`]. Pages without contents would get a mark that looks like a page in swap space.
+pub(crate) fn protect_written(
+    pagemap: BorrowedFd<'_>,
+    addresses: Range<u64>,
+) -> Result<(), CallFailure> {
+    let mut scan = ScanArguments {
+        size: size_of::<ScanArguments>() as u64,
+        flags: PROTECT,
+        start: addresses.start,
+        end: addresses.end,
+        walk_end: addresses.start,
+        regions: 0,
+        region_count: 0,
+        pages_max: 0,
+        inverted: 0,
+        all_of: WRITTEN,
+        any_of: 0,
+        reported: WRITTEN,
+    };
+    attempt_or_pretend(Call::Scan, 0, Some(()), || {
+        let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);
+        // SAFETY: the request is of `ScanArguments`, changes the contents of no page, and writes to
+        // the structure alone.
+        match unsafe { libc::ioctl(pagemap, request, &raw mut scan) } {
+            0.. if scan.walk_end == addresses.end => Ok(()),
+            0.. => Err(Errno::AGAIN),
+            _ => Err(last_error()),
+        }
+    })
+}
 
 const SCAN: Opcode = opcode::read_write::<ScanArguments>(b'f', 16);
 

@@ -156,7 +156,7 @@ fn probe() -> Result<bool, PagesError> {
     let addresses = pages.start() as u64..pages.end() as u64;
     watch.register(addresses.clone())?;
     let mut finder = Finder::new(Method::Scan { zeros: false })?;
-    let mut written = || {
+    let written = |finder: &mut Finder| {
         let mut regions = Vec::new();
         finder.find_and_watch(addresses.clone(), &mut regions)?;
         let page = |address: u64| (address - addresses.start) / PAGE_SIZE;
@@ -173,14 +173,14 @@ fn probe() -> Result<bool, PagesError> {
             place(page + 1).write_volatile(2);
         }
     }
-    let first = written()?;
-    let none = written()?;
+    let first = written(&mut finder)?;
+    let none = written(&mut finder)?;
     time_protected_faults(&watch)?;
     for page in [1, 2, 5] {
         // SAFETY: `pages` owns the page, which `commit` made accessible.
         unsafe { place(page).write_volatile(3) };
     }
-    let later = written()?;
+    let later = written(&mut finder)?;
     // SAFETY: `pages` owns the pages, which `commit` made accessible.
     let bytes = [0, 1, 2, 3, 4, 5].map(|page| unsafe { place(page).read_volatile() });
     // Protected alone, too.
@@ -190,9 +190,17 @@ fn probe() -> Result<bool, PagesError> {
     watch.protect(page(4))?;
     // SAFETY: `pages` owns the page, which `commit` made accessible.
     unsafe { place(4).write_volatile(bytes[4]) };
-    let alone = written()?;
+    let alone = written(&mut finder)?;
+    // And after a write, among others that are.
+    // SAFETY: `pages` owns the page, which `commit` made accessible.
+    unsafe { place(1).write_volatile(bytes[1]) };
+    finder.watch_again(page(1).start..page(2).end)?;
+    // SAFETY: `pages` owns the page, which `commit` made accessible.
+    unsafe { place(2).write_volatile(bytes[2]) };
+    let again = written(&mut finder)?;
     watch.unregister(addresses.clone())?;
     Ok(alone == [4]
+        && again == [2]
         && first == [1, 4]
         && none.is_empty()
         && later == [1, 2, 5]

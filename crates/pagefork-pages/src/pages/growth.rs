@@ -285,6 +285,7 @@ impl HighWater {
     }
 
     /// Says how long a memory was when a run ended, and when that was, if it had grown.
+    #[inline]
     pub(crate) fn note(&mut self, size: u64, ended: Option<Instant>) {
         if let Some(ended) = ended
             && let Some(before) = self.ended.replace(ended)

@@ -445,6 +445,7 @@ impl SlotPages {
     /// Makes all memories as long as at first, and what they had beyond that
     /// inaccessible. Their pages stay dirty, but what lies in files or was served goes. Either all are,
     /// or none, unless some of that went: then the slot is not whole until a reset has succeeded.
+    #[inline]
     pub(crate) fn shrink_all(&mut self) -> Result<(), PagesError> {
         for index in 0..self.memories.len() {
             if let Err(failure) = self.shrink(index) {

@@ -10,7 +10,6 @@
 //! The hot path is [`Pool::take`] and [`Pool::put`] on the thread's own cache. It never waits:
 //! while another thread inspects the cache, the depot serves, which is behind a lock.
 
-use std::marker::PhantomData;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -24,7 +23,7 @@ mod reaper;
 /// The items that one thread has parked.
 mod thread_cache;
 
-use thread_cache::{Magazines, ParkedItem, PoolCounts, PoolEvent, ThreadCache};
+use thread_cache::{HeldCache, Magazines, ParkedItem, PoolCounts, PoolEvent, ThreadCache};
 
 /// A magazine that grows beyond this gives half of itself to the depot.
 const MAGAZINE_MAX: usize = 32;
@@ -368,7 +367,7 @@ impl<T: Park> Pool<T> {
     /// See [`PoolConfig`].
     #[inline]
     pub fn local(&self) -> LocalPool<T> {
-        LocalPool { cache: ThreadCache::shared_of_this_thread(&self.0), not_send: PhantomData }
+        LocalPool(HeldCache::of_this_thread(&self.0))
     }
 
     /// The limits of what is kept.
@@ -457,11 +456,7 @@ impl<T: Park> Pool<T> {
 /// One thread's part of a pool. It can outlive the pool, and keeps nothing then. [`PoolConfig`]
 /// has an example.
 #[derive(Debug)]
-pub struct LocalPool<T: Park> {
-    cache: Arc<ThreadCache<T>>,
-    /// Only the cache's thread adds to its counts.
-    not_send: PhantomData<*const ()>,
-}
+pub struct LocalPool<T: Park>(HeldCache<T>);
 
 impl<T: Park> LocalPool<T> {
     /// As [`Pool::put`], but drops the item if `keep` returns false. While `keep` runs, no other
@@ -472,7 +467,7 @@ impl<T: Park> LocalPool<T> {
     /// See [`PoolConfig`].
     #[inline]
     pub fn put(&self, key: Key, item: T, keep: impl FnOnce(&T) -> bool) {
-        let cache = &*self.cache;
+        let cache = &*self.0;
         cache.counts.add(PoolEvent::Put, 1);
         cache.counts.add(PoolEvent::Written, item.written());
         let mut parked = Some(ParkedItem::new(item));
@@ -500,9 +495,9 @@ impl<T: Park> LocalPool<T> {
     /// Moves half a magazine into the depot, and an item that has no room in the cache.
     #[cold]
     fn put_into_depot(&self, key: Key, parked: Option<ParkedItem<T>>) {
-        let Some(pool) = self.cache.pool.upgrade() else { return };
+        let Some(pool) = self.0.pool.upgrade() else { return };
         let mut batch: Vec<_> = self
-            .cache
+            .0
             .with(|magazines| magazines.split_oldest(key, MAGAZINE_MAX / 2))
             .unwrap_or_default();
         batch.extend(parked);
@@ -512,7 +507,7 @@ impl<T: Park> LocalPool<T> {
     /// Makes room for `parked` within the limits: drops others, discards its pages, or drops it.
     #[cold]
     fn make_room(&self, key: Key, mut parked: ParkedItem<T>) -> Option<ParkedItem<T>> {
-        let (pool, cache) = (self.cache.pool.upgrade()?, &*self.cache);
+        let (pool, cache) = (self.0.pool.upgrade()?, &*self.0);
         let config = *pool.config.read().unwrap_or_else(PoisonError::into_inner);
         let (mut count, mut all, mut of_key) = (0usize, 0u64, 0u64);
         pool.each_magazines(|magazines| {

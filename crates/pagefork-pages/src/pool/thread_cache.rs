@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
-use std::ptr;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -246,17 +247,6 @@ impl<T: Park> ThreadCache<T> {
         Self::find_or_make(pool)
     }
 
-    /// As [`ThreadCache::of_this_thread`], for longer than the pool may be there.
-    #[inline]
-    pub(super) fn shared_of_this_thread(pool: &Arc<PoolShared<T>>) -> Arc<Self> {
-        let cache: *const Self = Self::of_this_thread(pool);
-        // SAFETY: all caches are made by `Arc::new`, and this one is there now.
-        unsafe {
-            Arc::increment_strong_count(cache);
-            Arc::from_raw(cache)
-        }
-    }
-
     #[cold]
     fn find_or_make(pool: &Arc<PoolShared<T>>) -> &Self {
         let known = OWN.try_with(|own| {
@@ -281,7 +271,9 @@ impl<T: Park> ThreadCache<T> {
                 drop(caches);
                 OWN.with(|own| {
                     let mut caches = own.0.borrow_mut();
-                    caches.retain(|(_, cache)| cache.is_used());
+                    if HELD.get() == 0 {
+                        caches.retain(|(_, cache)| cache.is_used());
+                    }
                     caches.push((pool.id, cache));
                 });
                 address
@@ -320,6 +312,54 @@ impl<T: Park> ThreadCache<T> {
     }
 }
 
+/// The current thread's cache for as long as it is held, also when the pool is gone. The thread counts
+/// what it holds in memory of its own: an [`Arc`] would cost as much as all else that parking does.
+pub(super) struct HeldCache<T: Park> {
+    /// Invariant: it is `common`'s, or one of the thread's own, and counts in `HELD`.
+    cache: NonNull<ThreadCache<T>>,
+    /// Of a thread that has given up its own.
+    common: Option<Arc<ThreadCache<T>>>,
+}
+
+impl<T: Park> HeldCache<T> {
+    #[inline]
+    pub(super) fn of_this_thread(pool: &Arc<PoolShared<T>>) -> Self {
+        let cache = ThreadCache::of_this_thread(pool);
+        if ptr::eq(cache, &*pool.common) {
+            let common = Arc::clone(&pool.common);
+            return Self { cache: cache.into(), common: Some(common) };
+        }
+        HELD.set(HELD.get() + 1);
+        Self { cache: cache.into(), common: None }
+    }
+}
+
+impl<T: Park> Deref for HeldCache<T> {
+    type Target = ThreadCache<T>;
+
+    #[inline]
+    fn deref(&self) -> &ThreadCache<T> {
+        // SAFETY: by the invariant of `cache`: `common` is held, and of its own caches a thread gives
+        // none up while any counts in `HELD`. This value does not leave the thread.
+        unsafe { self.cache.as_ref() }
+    }
+}
+
+impl<T: Park> Drop for HeldCache<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.common.is_none() {
+            HELD.set(HELD.get() - 1);
+        }
+    }
+}
+
+impl<T: Park> fmt::Debug for HeldCache<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// A cache of a pool of any type.
 trait AnyThreadCache {
     /// Whether its pool is still there.
@@ -327,6 +367,9 @@ trait AnyThreadCache {
 
     /// Moves all items to the depot, since the thread ends.
     fn leave(&self);
+
+    /// Has all that is put here from now on go to the depot, too.
+    fn close(&self);
 }
 
 impl<T: Park> AnyThreadCache for ThreadCache<T> {
@@ -346,12 +389,19 @@ impl<T: Park> AnyThreadCache for ThreadCache<T> {
         }
         lock(&pool.caches).retain(|cache| !ptr::eq(&**cache, self));
     }
+
+    fn close(&self) {
+        // Nobody waits for it: the pool knows it no more.
+        self.busy.store(true, Ordering::Relaxed);
+    }
 }
 
 thread_local! {
     /// The pool that was used last, by its number, and this thread's cache in it.
     static LATEST: Cell<(u64, *const ())> = const { Cell::new((0, ptr::null())) };
     static OWN: OwnCaches = const { OwnCaches(RefCell::new(Vec::new())) };
+    /// How many [`HeldCache`]s there are of caches in `OWN`.
+    static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The caches of a thread, by the number of the pool.
@@ -362,6 +412,11 @@ impl Drop for OwnCaches {
         LATEST.set((0, ptr::null()));
         for (_, cache) in self.0.take() {
             cache.leave();
+            // What holds one is in a thread-local value that goes later, or never.
+            if HELD.get() > 0 {
+                cache.close();
+                std::mem::forget(cache);
+            }
         }
     }
 }
@@ -404,5 +459,50 @@ impl PoolCounts {
 
     pub(super) fn get(&self) -> [u64; 7] {
         self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Pool, PoolConfig};
+    use super::*;
+
+    struct Item;
+
+    impl Park for Item {
+        fn resident(&self) -> u64 {
+            0
+        }
+
+        fn written(&self) -> u64 {
+            0
+        }
+
+        fn discard(&mut self) -> Result<(), PagesError> {
+            Ok(())
+        }
+    }
+
+    /// A pool that this thread has parked something in, and its cache.
+    fn used() -> (Pool<Item>, Weak<ThreadCache<Item>>) {
+        let pool = Pool::new(PoolConfig { idle_max: None, ..PoolConfig::default() });
+        pool.put(pool.add_key(), Item);
+        let cache = Arc::downgrade(&lock(&pool.0.caches)[0]);
+        (pool, cache)
+    }
+
+    #[test]
+    fn a_cache_stays_as_long_as_its_thread_holds_it_and_goes_afterwards() {
+        let (pool, cache) = used();
+        let key = pool.add_key();
+        let local = pool.local();
+        drop(pool);
+        // Who makes another cache gives up those of pools that are gone.
+        let (_other, _) = used();
+        assert!(cache.strong_count() > 0, "it is held");
+        local.put(key, Item, |_| true);
+        drop(local);
+        let (_third, _) = used();
+        assert_eq!(cache.strong_count(), 0);
     }
 }

@@ -315,7 +315,21 @@ impl Deltas {
     ///
     /// # Errors
     /// If the kernel does not end it; nothing has changed then.
+    #[inline]
     pub(super) fn end(&mut self) -> Result<(), PagesError> {
+        let notes = self.watched.is_some() || self.guarded.is_some() || self.faulted.is_some();
+        if notes || self.last.is_some() {
+            self.end_noting()?;
+        }
+        if self.exposed == Exposed::UntilReset {
+            self.exposed = Exposed::No;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::end`], where there is something to end.
+    #[cold]
+    fn end_noting(&mut self) -> Result<(), PagesError> {
         if let Some(watched) = &self.watched {
             watched.unregister()?;
         }
@@ -326,9 +340,6 @@ impl Deltas {
             faulted.end()?;
         }
         (self.last, self.watched, self.guarded, self.faulted) = (None, None, None, None);
-        if self.exposed == Exposed::UntilReset {
-            self.exposed = Exposed::No;
-        }
         Ok(())
     }
 }

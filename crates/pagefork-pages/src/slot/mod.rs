@@ -249,6 +249,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn start(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.pages.start())
     }
@@ -258,6 +259,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn base(&self) -> *mut u8 {
         self.place(self.pages.zones().base)
     }
@@ -289,6 +291,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn link(&self) -> *mut u8 {
         self.place(self.pages.zones().link.start)
     }
@@ -298,10 +301,12 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn stack_top(&self) -> *mut u8 {
         self.place(self.pages.zones().stack.end)
     }
 
+    #[inline]
     fn place(&self, offset: u64) -> *mut u8 {
         self.start().wrapping_add(offset as usize)
     }
@@ -311,6 +316,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn memory_size(&self, index: usize) -> u64 {
         self.pages.bounds().memory_size(index)
     }
@@ -321,6 +327,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn memory_accessible(&self, index: usize) -> u64 {
         self.pages.accessible(index)
     }
@@ -649,6 +656,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot`].
+    #[inline]
     pub fn enter(&mut self) {
         self.writers.enter();
     }
@@ -731,6 +739,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot::discard`].
+    #[inline]
     pub fn written(&self) -> u64 {
         self.written
     }
@@ -741,6 +750,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot::discard`].
+    #[inline]
     pub fn resident(&self) -> u64 {
         self.resident + self.stack.kept_count() * PAGE_SIZE
     }
@@ -820,6 +830,7 @@ impl Slot {
     /// # Examples
     ///
     /// See [`Slot::with_strategies`].
+    #[inline]
     pub fn hand_to(&mut self, owner: Owner) {
         let Self { pages, strategy, stack, .. } = self;
         if stack.hides_from(owner) && strategy.look_at_stack(pages, stack).is_err() {

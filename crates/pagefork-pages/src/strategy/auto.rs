@@ -92,6 +92,7 @@ impl Auto {
     }
 
     /// Notes a reset, and chooses anew at the end of a window.
+    #[inline]
     pub(super) fn note(&mut self, report: &ResetReport, pages: &SlotPages, dirty: &mut DirtySet) {
         let window = &mut self.window;
         window.resets += 1;

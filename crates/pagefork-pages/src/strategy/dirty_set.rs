@@ -234,6 +234,7 @@ impl DirtySet {
     ///
     /// # Errors
     /// The slot is not whole then.
+    #[inline]
     pub(crate) fn finish(
         &mut self,
         pages: &mut SlotPages,

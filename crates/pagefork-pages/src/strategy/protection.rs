@@ -137,6 +137,21 @@ impl Protection {
         self.pages.get(word).is_some_and(|word| word & bit != 0)
     }
 
+    /// Whether all pages of a range are protected, as far as it is known.
+    pub(super) fn contains_all(&self, range: Range<u64>) -> bool {
+        let mut page = range.start;
+        while page < range.end {
+            let (word, bit) = place(page);
+            let is_whole = bit == 1 && range.end - page >= 64 * PAGE_SIZE;
+            let (wanted, length) = if is_whole { (u64::MAX, 64) } else { (bit, 1) };
+            if self.pages.get(word).is_none_or(|word| word & wanted != wanted) {
+                return false;
+            }
+            page += length * PAGE_SIZE;
+        }
+        true
+    }
+
     /// Takes a page away that is perhaps protected no more. Whether it was there.
     pub(super) fn take(&mut self, page: u64) -> bool {
         let (word, bit) = place(page);
@@ -250,6 +265,21 @@ mod tests {
         assert_eq!(protection.count(), 6, "one lies beyond");
         assert!(protection.take(PAGE_SIZE) && !protection.take(PAGE_SIZE));
         assert!(protection.contains(300 * PAGE_SIZE));
+        let all_of = |pages: Range<u64>| pages.start * PAGE_SIZE..pages.end * PAGE_SIZE;
+        assert!(protection.contains_all(all_of(63..65)) && protection.contains_all(all_of(7..7)));
+        assert!(
+            !protection.contains_all(all_of(62..65)) && !protection.contains_all(all_of(63..66))
+        );
+        assert!(!protection.contains_all(all_of(639..641)), "one lies beyond");
+        (128..320).for_each(|page| protection.add_protected(page * PAGE_SIZE));
+        assert!(
+            protection.contains_all(all_of(130..320)) && protection.contains_all(all_of(128..256))
+        );
+        assert!(
+            !protection.contains_all(all_of(127..320))
+                && !protection.contains_all(all_of(130..321))
+        );
+        assert!(protection.take(200 * PAGE_SIZE) && !protection.contains_all(all_of(130..320)));
         protection.forget_in(63 * PAGE_SIZE..639 * PAGE_SIZE);
         let left: Vec<u64> =
             (0..700).filter(|page| protection.contains(page * PAGE_SIZE)).collect();

@@ -140,6 +140,7 @@ impl Stack {
         }
     }
 
+    #[inline]
     pub(crate) fn hand_to(&mut self, owner: Owner, pages: &SlotPages) {
         assert!(pages.is_whole(), "only a whole slot is handed to an owner");
         if self.owner.replace(owner) != Some(owner) {

@@ -16,6 +16,7 @@ impl StoreGroup {
     /// Makes the store of a spawned instance as it was before that started, for the
     /// next tenant. After an error it can only be dropped.
     pub(crate) fn reset_for_parking(&mut self) -> Result<()> {
+        self.note_last_writer();
         // Only what was spawned stays: host functions that it needs come first.
         while self.instances.len() > self.origin_count().max(1) {
             self.remove_latest_instance();
@@ -57,6 +58,7 @@ impl StoreGroup {
 
     /// Makes every slot as the image of its instance's plan.
     fn reset_slots(&mut self) -> Result<()> {
+        self.note_last_writer();
         self.set_broken(true);
         for index in 0..self.instances.len() {
             self.reset_slot(index)?;

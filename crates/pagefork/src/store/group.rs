@@ -387,6 +387,7 @@ impl StoreGroup {
 
     /// Parks all slots that can be used again, and drops the others.
     pub(crate) fn park_slots(&mut self) {
+        self.note_last_writer();
         self.interrupts.detach();
         self.bases.truncate(1);
         let mut instances = Vec::new();
@@ -421,6 +422,16 @@ impl StoreGroup {
             instance.slot.enter();
         }
         self.activation.writer = thread::number();
+    }
+
+    /// Says, of a store whose slots are about to be reset, that this thread has written to them if none
+    /// has said so since they were handed out. Then its page faults show that nothing was written, and
+    /// what else was all the same; a slot that no thread has announced to write to is searched.
+    #[inline]
+    pub(crate) fn note_last_writer(&mut self) {
+        if self.activation.writer == 0 {
+            self.note_writer_anew();
+        }
     }
 
     /// Says that the embedder can write to a memory by ways that are not counted, until

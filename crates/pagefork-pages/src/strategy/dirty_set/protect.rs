@@ -10,7 +10,7 @@ use crate::os::write_watch::protected_fault_ns;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::config::Reason;
 use crate::strategy::returns::PageCosts;
-use crate::strategy::tuning::PROTECT_GAP;
+use crate::strategy::tuning::{PROTECT_GAP, PROTECTED_GAP};
 
 impl DirtySet {
     /// Has pages be kept under protection from now on where that costs less than discarding them,
@@ -108,9 +108,21 @@ impl DirtySet {
                     && !self.keeps_some(low.end..high.start)
                     && self.protection.are_in_one_part(low, high)
             };
-            let (group, behind) = rest.split_at(1 + rest.windows(2).take_while(are_close).count());
+            // Between these are protected pages alone.
+            let are_around_protected = |pair: &&[Range<u64>]| {
+                let (low, high) = (&pair[0], &pair[1]);
+                high.start - low.end <= PROTECTED_GAP
+                    && self.protection.contains_all(low.end..high.start)
+                    && self.protection.are_in_one_part(low, high)
+            };
+            let around = rest.windows(2).take_while(are_around_protected).count();
+            let close = match around {
+                0 => rest.windows(2).take_while(are_close).count(),
+                _ => around,
+            };
+            let (group, behind) = rest.split_at(1 + close);
             rest = behind;
-            if !self.protect_group(group, pages) {
+            if !self.protect_group(group, around > 0, pages) {
                 self.protection.refuse();
                 break;
             }
@@ -129,8 +141,8 @@ impl DirtySet {
     }
 
     /// Protects ranges of pages that lie close together, without kept ones in between: those would
-    /// take a fault more. Whether all are.
-    fn protect_group(&mut self, ranges: &[Range<u64>], pages: &SlotPages) -> bool {
+    /// take a fault more. Whether all are. `around`: in between all are protected.
+    fn protect_group(&mut self, ranges: &[Range<u64>], around: bool, pages: &SlotPages) -> bool {
         let (start, end) = match ranges {
             [] => return true,
             [range] => return self.protection.add(range.clone(), pages).is_ok(),
@@ -140,7 +152,11 @@ impl DirtySet {
         // find is not private, so that a write to it is a fault anyway.
         let addresses = pages.start() as u64 + start..pages.start() as u64 + end;
         self.regions.clear();
-        if self.finder.find_and_watch(addresses, &mut self.regions).is_err() {
+        if around {
+            if self.finder.watch_again(addresses).is_err() {
+                return false;
+            }
+        } else if self.finder.find_and_watch(addresses, &mut self.regions).is_err() {
             return false;
         }
         let each = ranges.iter().flat_map(|range| range.clone().step_by(PAGE_SIZE as usize));
