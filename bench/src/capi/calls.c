@@ -68,7 +68,8 @@ wasmtime_error_t *wasmtime_func_call_unchecked(wasmtime_context_t *, const wasmt
   F(pagefork_linker_instantiate_pre) F(pagefork_instance_export) F(pagefork_func_call)          \
   F(pagefork_func_call_raw) F(pagefork_func_typed) F(pagefork_typed_func_delete)                \
   F(pagefork_instance_pre_spawn) F(wasm_extern_delete) F(pagefork_module_export)                \
-  F(pagefork_instance_typed_export) F(pagefork_instance_pre_typed_export)
+  F(pagefork_instance_typed_export) F(pagefork_instance_pre_typed_export)                      \
+  F(pagefork_instance_typed_func)
 #define WASMTIME(F)                                                                             \
   F(wasmtime_store_new) F(wasmtime_store_delete) F(wasmtime_store_context)                      \
   F(wasmtime_module_new) F(wasmtime_linker_new) F(wasmtime_linker_define_func)                  \
@@ -396,6 +397,23 @@ uint64_t wasmtime_raw_calls(struct side *side, int function, uint32_t count) {
 /* Requests, each with an instance of its own, which is called once. */
 
 uint64_t pagefork_requests(struct side *side, int function, uint32_t count) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    wasm_store_t *store;
+    wasm_instance_t *instance;
+    pagefork_typed_func_t *func;
+    if (side->pagefork_instance_pre_spawn(side->pre, NULL, &store, &instance)) return 0;
+    if (side->pagefork_instance_typed_func(instance, names[function], signatures[function], &func)) return 0;
+    sum += (uint64_t)PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *), func);
+    side->pagefork_typed_func_delete(func);
+    side->wasm_instance_delete(instance);
+    side->wasm_store_delete(store);
+  }
+  return sum;
+}
+
+/* The same with an object of the function, which is made a typed one. */
+uint64_t pagefork_object_requests(struct side *side, int function, uint32_t count) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < count; i++) {
     wasm_store_t *store;

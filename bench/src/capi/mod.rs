@@ -112,7 +112,7 @@ own_functions! {
     pagefork_linker_instantiate_pre pagefork_instance_export pagefork_func_call
     pagefork_func_call_raw pagefork_func_typed pagefork_typed_func_delete
     pagefork_instance_pre_spawn pagefork_module_export pagefork_instance_typed_export
-    pagefork_instance_pre_typed_export
+    pagefork_instance_pre_typed_export pagefork_instance_typed_func
 }
 
 // The functions are in the crate's object files, which nothing else names.
@@ -469,6 +469,11 @@ pub fn run(size: Size) -> Report {
     ];
     ways.extend(theirs.map(|side| (COLUMNS[4], c(side, c"wasmtime_requests", 1))));
     line(&mut grid, "an instance a request, i64", effort, 7, 1.0, ways);
+    ways = vec![
+        (COLUMNS[1], c(ours, c"pagefork_object_requests", 1)),
+        (COLUMNS[2], Box::new(|| own_requests(&pre))),
+    ];
+    line(&mut grid, "the same, with an object of the function", effort, 7, 1.0, ways);
     ways = vec![
         (COLUMNS[1], c(ours, c"pagefork_found_requests", 1)),
         (COLUMNS[2], Box::new(|| own_found_requests(&pre))),

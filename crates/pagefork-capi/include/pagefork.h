@@ -603,6 +603,12 @@ WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(
     const wasm_instance_t *, const char *name, WASM_OWN wasm_extern_t **out);
 
+/* The function that the instance exports by a name, to be called as a C function: as pagefork_func_typed,
+ * without an object of the function. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_typed_func(
+    const wasm_instance_t *, const char *name, const char *signature,
+    WASM_OWN pagefork_typed_func_t **out);
+
 /* How the instance is reset: one of pagefork_reset_enum, but never PAGEFORK_RESET_AUTO, since it is
  * what measuring has come to; and in words, with what was asked for, and why. Either place may be
  * null. */

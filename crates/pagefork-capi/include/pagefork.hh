@@ -435,7 +435,10 @@ class Instance : public Owned<wasm_instance_t, wasm_instance_delete> {
 
   // The exported function of this type.
   template <typename Signature> TypedFunc<Signature> func(const char *name) const {
-    return TypedFunc<Signature>(wasm_extern_as_func(export_of(name).get()));
+    std::string signature = Prototype<Signature>::signature();
+    pagefork_typed_func_t *func;
+    check(pagefork_instance_typed_func(get(), name, signature.c_str(), &func));
+    return TypedFunc<Signature>(func);
   }
 
   // Calls an exported function that may wait; `notify`, unless it is empty, is called when it pays to

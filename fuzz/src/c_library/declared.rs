@@ -267,6 +267,12 @@ unsafe extern "C" {
         export: Object,
         out: *mut *mut TypedFunc,
     ) -> Error;
+    pub(super) fn pagefork_instance_typed_func(
+        instance: Object,
+        name: *const c_char,
+        signature: *const c_char,
+        out: *mut *mut TypedFunc,
+    ) -> Error;
     pub(super) fn pagefork_instance_strategy(
         instance: Object,
         used: *mut u8,

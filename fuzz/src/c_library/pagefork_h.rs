@@ -411,8 +411,12 @@ fn typed() {
     let mut func = ptr::null_mut();
     // SAFETY: what is called is live, and of the type that it was got by.
     unsafe {
-        told(match step() % 2 {
+        told(match step() % 3 {
             0 => pagefork_func_typed(object(), SIGNATURES[which].as_ptr(), &mut func),
+            1 => {
+                let signature = SIGNATURES[which].as_ptr();
+                pagefork_instance_typed_func(object(), name(), signature, &mut func)
+            }
             // Of whichever signature the export was found by: it is deleted at once.
             _ => {
                 let mut other = ptr::null_mut();

@@ -413,6 +413,7 @@ typedef struct pagefork_typed_func_t { pagefork_function_t call; pagefork_error_
 pagefork_error_t *pagefork_func_typed(const wasm_func_t *, const char *signature, pagefork_typed_func_t **out);
 void pagefork_typed_func_delete(pagefork_typed_func_t *);
 pagefork_error_t *pagefork_instance_export(const wasm_instance_t *, const char *name, wasm_extern_t **out);
+pagefork_error_t *pagefork_instance_typed_func(const wasm_instance_t *, const char *name, const char *signature, pagefork_typed_func_t **out);
 pagefork_error_t *pagefork_instance_strategy(const wasm_instance_t *, uint8_t *used, wasm_message_t *why);
 pagefork_error_t *pagefork_instance_growth(const wasm_instance_t *, uint8_t *used, wasm_message_t *why);
 typedef struct pagefork_export_t pagefork_export_t;

@@ -164,15 +164,41 @@ pub(crate) fn call<V: CValue>(
     if !shape.passes_as_is(V::HAS_VECTORS) {
         return call_checked(store, func, shape, args, results);
     }
-    let (mut few, mut many) = ([const { MaybeUninit::uninit() }; FEW], Vec::new());
     let count = args.len().max(shape.results.len());
-    let values = match count <= FEW {
-        true => &mut few[..count],
-        false => {
-            many.resize(count, MaybeUninit::uninit());
-            &mut many[..]
-        }
-    };
+    if count > FEW {
+        return call_with_many(store, func, shape, args, results);
+    }
+    let mut few = [const { MaybeUninit::uninit() }; FEW];
+    call_with_numbers(store, func, shape, args, results, &mut few[..count])
+}
+
+/// Apart, since few functions have so many values.
+#[inline(never)]
+fn call_with_many<V: CValue>(
+    store: &StoreRef,
+    func: &Func,
+    shape: &FuncShape,
+    args: &[V],
+    results: &mut [MaybeUninit<V>],
+) -> Result<()> {
+    let mut values = vec![MaybeUninit::uninit(); args.len().max(shape.results.len())];
+    call_with_numbers(store, func, shape, args, results, &mut values)
+}
+
+/// Calls a function of numbers and vectors, whose arguments are as many as it has parameters. There is a place in
+/// `values` for each argument, and for each result.
+///
+/// # Errors
+/// As of [`call`].
+#[inline(always)]
+fn call_with_numbers<V: CValue>(
+    store: &StoreRef,
+    func: &Func,
+    shape: &FuncShape,
+    args: &[V],
+    results: &mut [MaybeUninit<V>],
+    values: &mut [MaybeUninit<ValRaw>],
+) -> Result<()> {
     for (index, ((arg, kind), value)) in
         args.iter().zip(&shape.params).zip(&mut *values).enumerate()
     {
@@ -188,7 +214,7 @@ pub(crate) fn call<V: CValue>(
     check_results(shape, results.len())?;
     for ((result, kind), value) in results.iter_mut().zip(&shape.results).zip(&*values) {
         // SAFETY: the function has returned, so that its results are there.
-        result.write(V::of_number(*kind, unsafe { value.assume_init() }));
+        result.write(unsafe { V::of_place(*kind, value.as_ptr()) });
     }
     Ok(())
 }

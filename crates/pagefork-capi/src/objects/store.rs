@@ -214,6 +214,19 @@ impl Drop for StoreRef {
 }
 
 impl StoreRef {
+    /// As dropping it, after a call into the store's guests that nothing else of the store was around.
+    #[inline]
+    pub(crate) fn drop_unentered(self) {
+        let cell = self.0;
+        let left = self.count.get() - 1;
+        self.count.set(left);
+        mem::forget(self);
+        if left == 0 {
+            // SAFETY: this was the last reference. Who waits in one of its calls would have another.
+            unsafe { StoreCell::release_unentered(cell) };
+        }
+    }
+
     /// A new store.
     pub(crate) fn new(engine: &Engine) -> Self {
         let cell = Self::empty();
@@ -635,6 +648,19 @@ impl StoreCell {
             // `KeptStore` finds that nothing has it any more.
             return;
         }
+        // SAFETY: by this function's contract, and nobody has entered it.
+        unsafe { Self::release_unentered(cell) };
+    }
+
+    /// Frees the store.
+    ///
+    /// # Safety
+    /// There is no reference to the cell, and none of its guests is entered.
+    #[inline]
+    unsafe fn release_unentered(cell: NonNull<Self>) {
+        // SAFETY: by this function's contract the cell is there.
+        let this = unsafe { cell.as_ref() };
+        debug_assert!(!this.is_entered(), "no guest of the store runs");
         this.is_open.set(false);
         this.address.set(0);
         // SAFETY: nothing uses the store any more.

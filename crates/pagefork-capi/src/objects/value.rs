@@ -88,6 +88,13 @@ pub(crate) trait CValue: Copy + 'static {
     /// The number or vector of this kind in `raw`.
     fn of_number(kind: u8, raw: ValRaw) -> Self;
 
+    /// As [`CValue::of_number`], of a place where it was just written: of a number not more bytes are read than
+    /// were written at once, as a processor waits for a read of more.
+    ///
+    /// # Safety
+    /// There is a value of this kind.
+    unsafe fn of_place(kind: u8, place: *const ValRaw) -> Self;
+
     /// The value as one of type `ty` of this store.
     ///
     /// # Errors
@@ -187,6 +194,12 @@ impl CValue for wasm_val_t {
         Self { kind, of: ValueOf { i64: raw.get_i64() } }
     }
 
+    #[inline]
+    unsafe fn of_place(kind: u8, place: *const ValRaw) -> Self {
+        // SAFETY: by this function's contract.
+        Self { kind, of: ValueOf { f64: unsafe { place.cast::<u64>().read() } } }
+    }
+
     fn to_val(self, ty: ValType, store: &StoreRef) -> Result<Val> {
         self.to_val(ty, store)
     }
@@ -271,6 +284,20 @@ impl CValue for pagefork_val_t {
     fn of_number(kind: u8, raw: ValRaw) -> Self {
         let bits = raw.get_v128();
         Self { kind, of: LongValueOf { v128: [bits as u64, (bits >> 64) as u64] } }
+    }
+
+    #[inline]
+    unsafe fn of_place(kind: u8, place: *const ValRaw) -> Self {
+        // SAFETY: by this function's contract. Volatile, since a compiler may read all bytes, and choose.
+        unsafe {
+            match kind {
+                kind::V128 => Self::of_number(kind, place.read()),
+                _ => {
+                    let word = place.cast::<u64>().read_volatile();
+                    Self { kind, of: LongValueOf { v128: [word, 0] } }
+                }
+            }
+        }
     }
 
     fn to_val(self, ty: ValType, store: &StoreRef) -> Result<Val> {

@@ -55,9 +55,10 @@ impl FreshExport {
                 store.attach(HostInfo::new(self.data, None));
             }
         })?;
-        match self.export.call(&mut store.context()?, &instance, *values) {
+        match self.export.call(&mut store.context()?, &instance, values) {
             Ok(RegisterResult { int, float }) => {
                 (place.int, place.float) = (int, float);
+                store.drop_unentered();
                 Ok(())
             }
             Err(error) => {

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use pagefork::{
     Caller, ForeignFunction, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport,
-    RegisterFunc, RegisterResult, RegisterValues, Result, ValType,
+    RegisterFunc, RegisterResult, RegisterValues, Result, UsageError, ValType,
 };
 
 use crate::base::border::{BorderError, attempt, exported, given, note_error, panicked};
@@ -464,14 +464,47 @@ unsafe fn call_failed(
     RegisterResult::default()
 }
 
-/// A function of this store, to be called by C.
-#[inline]
+/// A function of this store, to be called by C. Always inline: it is made where it stays, part by part. What is
+/// copied right after it was written is read in wider parts, for which a processor waits.
+#[inline(always)]
 fn typed(func: RegisterFunc, has_floats: bool, store: &StoreRef) -> CBox<pagefork_typed_func_t> {
     let (call, callee) = (register_call::<false>(has_floats), TypedCallee::Own(func));
     let (error, own) = (None, Some(store.clone()));
     let place = store.place(pagefork_typed_func_t { call, error, store: own, callee });
     // SAFETY: it is new, and in a place of its own.
     unsafe { CBox::new(place) }
+}
+
+/// A function of this store, to be called by C as one of the type that a signature says.
+///
+/// # Errors
+/// If it is of another type, whose values may not fit registers.
+#[inline(always)]
+fn typed_as(
+    func: &Func,
+    signature: *const c_char,
+    store: &StoreRef,
+) -> Result<CBox<pagefork_typed_func_t>> {
+    given((!signature.is_null()).then_some(()), "signature")?;
+    let mut context = store.context()?;
+    // First: nothing is at hand that would have to be kept meanwhile.
+    context.expect_calls();
+    // SAFETY: by the header's word it is a string with a zero behind.
+    let is = |ty: &FuncType| unsafe { is_of_type(ty, signature) };
+    match func.with_registers_if(&context, is)? {
+        Some(func) => Ok(typed(func, func.has_floats(), store)),
+        None => Err(other_type(func, signature, store)),
+    }
+}
+
+/// A function is of another type than a signature says.
+#[cold]
+fn other_type(func: &Func, signature: *const c_char, store: &StoreRef) -> pagefork::Error {
+    let says = || -> Result<_> {
+        let (asked, found) = (type_of(signature)?, func.ty(&store.context()?));
+        Ok(format!("type mismatch: the function is {found}, expected {asked}"))
+    };
+    says().map_or_else(|error| error, |text| BorderError::Unfit(text).into())
 }
 
 /// A function of fresh instances, to be called by C.
@@ -521,26 +554,22 @@ fallible! {
     ) {
         make(out, || {
             let object = given(func, FUNCTION)?;
-            let (store, func) = (object.store()?, object.bare_func()?);
-            let mut context = store.context()?;
-            given((!signature.is_null()).then_some(()), "signature")?;
-            let mut has_any_floats = false;
-            let is = |ty: &FuncType| {
-                has_any_floats = has_floats(ty);
-                // SAFETY: by the header's word it is a string with a zero behind.
-                unsafe { is_of_type(ty, signature) }
-            };
-            match func.with_registers_if(&context, is)? {
-                Some(func) => {
-                    context.expect_calls();
-                    Ok(typed(func, has_any_floats, store))
-                }
-                None => {
-                    let (asked, found) = (type_of(signature)?, func.ty(&context));
-                    let text = format!("type mismatch: the function is {found}, expected {asked}");
-                    Err(BorderError::Unfit(text).into())
-                }
-            }
+            typed_as(object.bare_func()?, signature, object.store()?)
+        })
+    }
+
+    fn pagefork_instance_typed_func(
+        instance: Option<&wasm_ref_t>,
+        name: *const c_char,
+        signature: *const c_char,
+        out: OutCBox<'_, pagefork_typed_func_t>,
+    ) {
+        make(out, || {
+            let instance = given(instance, "instance")?;
+            let (store, name) = (instance.store()?, text(name, "name")?);
+            let found = instance.instance()?.get_func(&mut store.context()?, name);
+            let none = || UsageError::NoExport { kind: "function", name: name.to_owned() };
+            typed_as(&found.ok_or_else(none)?, signature, store)
         })
     }
 
@@ -588,8 +617,9 @@ fallible! {
             let store = instance.store()?;
             let (place, has_floats) = given(export.typed.as_ref(), "signature of the export")?;
             let mut context = store.context()?;
-            let func = instance.instance()?.get_register_export(&context, place)?;
+            // First: nothing is at hand that would have to be kept meanwhile.
             context.expect_calls();
+            let func = instance.instance()?.get_register_export(&context, place)?;
             Ok(typed(func, *has_floats, store))
         })
     }

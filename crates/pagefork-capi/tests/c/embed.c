@@ -493,6 +493,12 @@ static void spawning(wasm_engine_t *engine) {
     wasm_extern_delete(memory);
     FAILS(pagefork_instance_typed_export(instance, memory_export, &typed), "signature");
     CHECK(!typed);
+    OK(pagefork_instance_typed_func(instance, "count", ":i", &typed));
+    CHECK(PAGEFORK_CALL(typed, int32_t, (pagefork_typed_func_t *), typed) == 3);
+    pagefork_typed_func_delete(typed);
+    FAILS(pagefork_instance_typed_func(instance, "count", ":I", &typed), "expected () -> (i64)");
+    FAILS(pagefork_instance_typed_func(instance, "memory", ":i", &typed), "function");
+    CHECK(!typed);
     wasm_store_delete(copy);
     wasm_instance_delete(instance);
   }
@@ -508,6 +514,12 @@ static void spawning(wasm_engine_t *engine) {
         "module");
   FAILS(pagefork_instance_export_at(NULL, memory_export, &(wasm_extern_t *){NULL}), "null");
   FAILS(pagefork_instance_typed_export(instance, NULL, &(pagefork_typed_func_t *){NULL}), "null");
+  pagefork_typed_func_t *none;
+  FAILS(pagefork_instance_typed_func(instance, "none", ":i", &none), "none");
+  FAILS(pagefork_instance_typed_func(NULL, "none", ":i", &none), "instance is null");
+  FAILS(pagefork_instance_typed_func(instance, NULL, ":i", &none), "name is null");
+  CHECK(!none);
+  FAILS(pagefork_instance_typed_func(instance, "none", ":i", NULL), "null");
   wasm_instance_delete(instance);
   delete_kept();
   wasm_store_delete(stranger);

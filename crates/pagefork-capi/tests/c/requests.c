@@ -65,14 +65,16 @@ static int64_t seven(const pagefork_caller_t *caller, int32_t times) {
   return 7 * times;
 }
 
-/* A request whose function is found once, or by its name. */
-static void request(bool by_name, int32_t number) {
+/* A request whose function is found once, by its name, or as an object by its name. */
+static void request(int by_name, int32_t number) {
   wasm_store_t *store;
   wasm_instance_t *instance;
   pagefork_typed_func_t *func;
   wasm_extern_t *memory, *external = NULL;
   OK(pagefork_instance_pre_spawn(pre, NULL, &store, &instance));
-  if (by_name) {
+  if (by_name == 2) {
+    OK(pagefork_instance_typed_func(instance, "run", "i:I", &func));
+  } else if (by_name) {
     OK(pagefork_instance_export(instance, "run", &external));
     OK(pagefork_func_typed(wasm_extern_as_func(external), "i:I", &func));
   } else {
@@ -375,7 +377,7 @@ int main(void) {
   OK(pagefork_module_export(module, "run", "i:I", &found));
   OK(pagefork_module_export(module, "memory", NULL, &memory_found));
 
-  for (int by_name = 0; by_name < 2; by_name++) {
+  for (int by_name = 0; by_name < 3; by_name++) {
     for (int32_t i = 0; i < 20; i++) request(by_name, i);
     size_t before = ALLOCATIONS;
     for (int32_t i = 0; i < 1000; i++) request(by_name, i);

@@ -64,11 +64,11 @@ impl RegisterExport {
     /// let mut values = RegisterValues::default();
     /// values.ints[0] = 3;
     /// let (mut store, instance) = pre.spawn(())?;
-    /// assert_eq!(add.call(&mut store, &instance, values)?.int, 3);
-    /// assert_eq!(add.call(&mut store, &instance, values)?.int, 6);
+    /// assert_eq!(add.call(&mut store, &instance, &values)?.int, 3);
+    /// assert_eq!(add.call(&mut store, &instance, &values)?.int, 6);
     /// let other = Module::new(&engine, "(module)")?;
     /// let (mut store, instance) = Linker::new(&engine).instantiate_pre(&other)?.spawn(())?;
-    /// assert!(add.call(&mut store, &instance, values).is_err());
+    /// assert!(add.call(&mut store, &instance, &values).is_err());
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     #[inline]
@@ -76,7 +76,7 @@ impl RegisterExport {
         &self,
         mut store: impl AsContextMut,
         instance: &Instance,
-        values: RegisterValues,
+        values: &RegisterValues,
     ) -> Result<RegisterResult> {
         let mut store = store.as_context_mut();
         let whole = store.as_ptr();
@@ -98,7 +98,7 @@ impl RegisterExport {
                     .map_err(|left| left.reason().unwrap_or_else(|payload| resume_unwind(payload)))
             };
         }
-        call_otherwise(&func, store, values)
+        call_otherwise(&func, store, *values)
     }
 
     /// The function that an instance exports there.

@@ -167,9 +167,11 @@ pub(super) struct RegisterMasks {
 }
 
 impl RegisterMasks {
+    /// Always inline: the masks are made where they stay.
+    ///
     /// # Errors
     /// If values of such a function do not fit registers.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(ty: &FuncType) -> Result<Self> {
         check_fits(ty)?;
         if ty.params.is_empty() {
@@ -214,7 +216,7 @@ impl RegisterMasks {
         store: *mut StoreGroup,
         activation: usize,
         target: &Target,
-        values: RegisterValues,
+        values: &RegisterValues,
     ) -> Result<RegisterResult, UnfinishedCall> {
         span!(TRACE, "call");
         let mut registers = Registers::default();
@@ -450,6 +452,23 @@ impl RegisterFunc {
         &self.func
     }
 
+    /// Whether there are floats among its parameters: if not, those of the values are not looked at.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let half = Func::wrap(&mut store, |number: f64| number / 2.0).with_registers(&store)?;
+    /// let seven = Func::wrap(&mut store, || 7.0f64).with_registers(&store)?;
+    /// assert!(half.has_floats() && !seven.has_floats());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn has_floats(&self) -> bool {
+        self.masks.floats != 0
+    }
+
     /// Calls the function. Allocates nothing.
     ///
     /// # Errors
@@ -546,7 +565,7 @@ impl RegisterFunc {
                 // SAFETY: the store is borrowed. One store has a number, and stays where it is as
                 // long as it has it: so its activation is where it was. The entry is the store's
                 // own, and nothing has happened since the check.
-                match unsafe { self.masks.enter(whole, self.activation, target, values) } {
+                match unsafe { self.masks.enter(whole, self.activation, target, &values) } {
                     Ok(result) => then(Ok(Ok(result))),
                     // SAFETY: the store is borrowed.
                     Err(left) => then(unsafe { left.reason() }.map(Err)),
@@ -576,7 +595,7 @@ impl RegisterFunc {
         {
             // SAFETY: the same holds as in `call_then`.
             return unsafe {
-                match self.masks.enter(whole, self.activation, target, *values) {
+                match self.masks.enter(whole, self.activation, target, values) {
                     Ok(result) => Ok(Ok(result)),
                     Err(left) => left.reason().map(Err),
                 }

@@ -83,6 +83,7 @@ impl StoreGroup {
         let data = any.data;
         self.foreign_data = Some(data);
         let store = self.handle_for_foreign(data);
+        self.foreign_handle = store;
         let caller = |function: &FuncRef| match self.foreign(*function) {
             Some(foreign) => {
                 // The function is there as long as its store, and with it the bits.
@@ -113,10 +114,19 @@ impl StoreGroup {
     pub(crate) fn renew_foreign_callers(&mut self) {
         if let Some(data) = self.foreign_data {
             let store = self.handle_for_foreign(data);
-            let instances = self.instances.iter_mut();
-            let callers = instances.flat_map(|instance| instance.foreign_callers.iter_mut());
-            callers.for_each(|caller| caller.store = store);
+            if store != self.foreign_handle {
+                self.give_foreign_callers(store);
+            }
         }
+    }
+
+    /// Apart: data that come one after the other mostly say the same.
+    #[inline(never)]
+    fn give_foreign_callers(&mut self, store: usize) {
+        self.foreign_handle = store;
+        let instances = self.instances.iter_mut();
+        let callers = instances.flat_map(|instance| instance.foreign_callers.iter_mut());
+        callers.for_each(|caller| caller.store = store);
     }
 
     #[inline]

@@ -93,12 +93,63 @@ macro_rules! direct_thunk {
     };
 }
 
-/// Lets guests call a function of C's with arguments in registers, and its result in one. The record of
-/// the import is the first argument, in whose place the function gets its caller. What is due is looked at
-/// here, since nothing of Rust's runs in between. `$result` moves the result, or clears what is left of its
-/// register.
+/// Lets guests call a function of C's. The record of the import is the first argument, in whose place the
+/// function gets its caller. What is due is looked at here, since nothing of Rust's runs in between.
+///
+/// `own` arguments are in registers, as the result is: `$result` moves it, or clears what is left of its register.
+///
+/// `cells` are on the host's stack, `$size` bytes, which the frame is `$frame` bytes above. `$arguments` puts
+/// arguments there, and takes the bits of each that count from r11; `$result` takes the result from there. What
+/// such a function returns is an error, or null.
 macro_rules! foreign_thunk {
-    ($name:literal, $kind:literal, $result:literal) => {
+    ($name:literal, $kind:literal, own: $result:literal) => {
+        foreign_thunk!(
+            $name,
+            $kind,
+            stack: "0", "96",
+            before: "",
+            returned: "",
+            result: $result,
+            due: "mov rsi, rax
+                  call {after_foreign_call}
+                  test eax, eax
+                  jne .Lpagefork_direct_otherwise
+                  mov rax, rdx
+                  movq xmm0, rdx
+                  jmp 3b"
+        )
+    };
+    ($name:literal, $kind:literal, cells: $size:literal, $frame:literal, $arguments:expr, $result:literal) => {
+        foreign_thunk!(
+            $name,
+            $kind,
+            stack: $size, $frame,
+            before: concat!(
+                "mov r11, [rdi + {CALLER_BITS}]\n",
+                "sub rsp, ", $size, "\n",
+                ".cfi_def_cfa_offset ", $frame, "\n",
+                $arguments,
+                "\nmov rsi, rsp",
+            ),
+            returned: "test rax, rax
+                       jne 2f",
+            result: $result,
+            due: concat!(
+                "mov rsi, rsp
+                 mov rcx, rax
+                 call {after_call_on_cells}
+                 test eax, eax
+                 je 3b
+                 add rsp, ", $size, "
+                 .cfi_def_cfa_offset 96
+                 jmp .Lpagefork_direct_otherwise"
+            )
+        )
+    };
+    (
+        $name:literal, $kind:literal, stack: $size:literal, $frame:literal, before: $before:expr,
+        returned: $returned:literal, result: $result:literal, due: $due:expr
+    ) => {
         concat!(
             ".globl ",
             $name,
@@ -125,9 +176,14 @@ macro_rules! foreign_thunk {
             "mov rsp, [rax + {HOST_SP}]\n",
             ".cfi_remember_state\n",
             cfa_on_host_stack!(),
+            "\n",
+            $before,
             "\ncall r10\n",
+            $returned,
             // The entry frame leads to the activation, which C's function does not keep in a register.
-            "mov rcx, [rsp]\n",
+            "\nmov rcx, [rsp + ",
+            $size,
+            "]\n",
             "mov rcx, [rcx + {DUE}]\n",
             "test dword ptr [rcx], {AFTER_HOST_CALLS}\n",
             "jne 2f\n",
@@ -142,103 +198,16 @@ macro_rules! foreign_thunk {
             ".cfi_restore_state\n",
             "2:\n",
             cfa_on_host_stack!(),
-            "\nmov rdi, [rsp]\n",
-            "mov rsi, rax\n",
-            "mov edx, {",
-            $kind,
-            "}\n",
-            "call {after_foreign_call}\n",
-            "test eax, eax\n",
-            "jne .Lpagefork_direct_otherwise\n",
-            "mov rax, rdx\n",
-            "movq xmm0, rdx\n",
-            "jmp 3b\n",
-            ".cfi_endproc\n",
-            ".size ",
-            $name,
-            ", . - ",
-            $name,
-        )
-    };
-}
-
-/// Lets guests call a function of C's on cells, as `foreign_thunk` does one with its own arguments. They are on
-/// the host's stack, `$size` bytes, which the frame is `$frame` bytes above. `$arguments` puts arguments there,
-/// and takes the bits of each that count from r11; `$result` takes the result from there. What the function
-/// returns is an error, or null.
-macro_rules! cells_thunk {
-    ($name:literal, $kind:literal, $size:literal, $frame:literal, $arguments:expr, $result:literal) => {
-        concat!(
-            ".globl ",
-            $name,
-            "\n.hidden ",
-            $name,
-            "\n.type ",
-            $name,
-            ",@function\n.p2align 6\n",
-            $name,
-            ":\n",
-            ".cfi_startproc\n",
-            ".cfi_personality 0x1b, {end_unwinding}\n",
-            "push rbp\n",
-            ".cfi_def_cfa_offset 16\n",
-            ".cfi_offset rbp, -16\n",
-            "mov rbp, rsp\n",
-            ".cfi_def_cfa_register rbp\n",
-            "mov rax, [rdi + {RECORD_ACTIVATION}]\n",
-            "mov r10, [rdi + {RECORD_SHIM}]\n",
-            "mov rdi, [rdi + {RECORD_CLOSURE}]\n",
-            "mov [rax + {GUEST_SP}], rsp\n",
-            "mov [rax + {GUEST_BASE}], r15\n",
-            "mov r11, [rdi + {CALLER_BITS}]\n",
-            "mov rsp, [rax + {HOST_SP}]\n",
-            ".cfi_remember_state\n",
-            cfa_on_host_stack!(),
-            "\nsub rsp, ",
-            $size,
-            "\n.cfi_def_cfa_offset ",
-            $frame,
-            "\n",
-            $arguments,
-            "\nmov rsi, rsp\n",
-            "call r10\n",
-            "test rax, rax\n",
-            "jne 2f\n",
-            "mov rcx, [rsp + ",
-            $size,
-            "]\n",
-            "mov rcx, [rcx + {DUE}]\n",
-            "test dword ptr [rcx], {AFTER_HOST_CALLS}\n",
-            "jne 2f\n",
-            "3:\n",
-            $result,
-            "\n.cfi_restore_state\n",
-            "mov rsp, rbp\n",
-            "pop rbp\n",
-            ".cfi_remember_state\n",
-            ".cfi_def_cfa rsp, 8\n",
-            "ret\n",
-            ".cfi_restore_state\n",
-            "2:\n",
-            cfa_on_host_stack!(),
             "\n.cfi_def_cfa_offset ",
             $frame,
             "\nmov rdi, [rsp + ",
             $size,
             "]\n",
-            "mov rsi, rsp\n",
             "mov edx, {",
             $kind,
             "}\n",
-            "mov rcx, rax\n",
-            "call {after_call_on_cells}\n",
-            "test eax, eax\n",
-            "je 3b\n",
-            "add rsp, ",
-            $size,
-            "\n.cfi_def_cfa_offset 96\n",
-            "jmp .Lpagefork_direct_otherwise\n",
-            ".cfi_endproc\n",
+            $due,
+            "\n.cfi_endproc\n",
             ".size ",
             $name,
             ", . - ",

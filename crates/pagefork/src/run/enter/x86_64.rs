@@ -323,25 +323,25 @@ global_asm!(
 
     // -- foreign -----------------------------------------------------------
     // As `direct`, of functions of C's, which answer as C has it: in rax or xmm0.
-    foreign_thunk!("pagefork_foreign_none", "NONE", ""),
-    foreign_thunk!("pagefork_foreign_i32", "I32", "mov edx, eax"),
-    foreign_thunk!("pagefork_foreign_i64", "I64", "mov rdx, rax"),
-    foreign_thunk!("pagefork_foreign_f32", "F32", "pslldq xmm0, 12\n psrldq xmm0, 12"),
-    foreign_thunk!("pagefork_foreign_f64", "F64", "movq xmm0, xmm0"),
+    foreign_thunk!("pagefork_foreign_none", "NONE", own: ""),
+    foreign_thunk!("pagefork_foreign_i32", "I32", own: "mov edx, eax"),
+    foreign_thunk!("pagefork_foreign_i64", "I64", own: "mov rdx, rax"),
+    foreign_thunk!("pagefork_foreign_f32", "F32", own: "pslldq xmm0, 12\n psrldq xmm0, 12"),
+    foreign_thunk!("pagefork_foreign_f64", "F64", own: "movq xmm0, xmm0"),
 
     // -- cells -------------------------------------------------------------
     // As `foreign`, of functions of C's on cells: of one, or of as many as there may be. One more lies between these and
     // the frame: a function that writes its result behind its arguments has a wrong result, and nothing else.
-    cells_thunk!("pagefork_cell_none", "NONE", "32", "128", argument_to_cell!(), ""),
-    cells_thunk!("pagefork_cell_i32", "I32", "32", "128", argument_to_cell!(), "mov edx, [rsp]"),
-    cells_thunk!("pagefork_cell_i64", "I64", "32", "128", argument_to_cell!(), "mov rdx, [rsp]"),
-    cells_thunk!("pagefork_cell_f32", "F32", "32", "128", argument_to_cell!(), "movss xmm0, [rsp]"),
-    cells_thunk!("pagefork_cell_f64", "F64", "32", "128", argument_to_cell!(), "movsd xmm0, [rsp]"),
-    cells_thunk!("pagefork_cells_none", "NONE", "96", "192", arguments_to_cells!(), ""),
-    cells_thunk!("pagefork_cells_i32", "I32", "96", "192", arguments_to_cells!(), "mov edx, [rsp]"),
-    cells_thunk!("pagefork_cells_i64", "I64", "96", "192", arguments_to_cells!(), "mov rdx, [rsp]"),
-    cells_thunk!("pagefork_cells_f32", "F32", "96", "192", arguments_to_cells!(), "movss xmm0, [rsp]"),
-    cells_thunk!("pagefork_cells_f64", "F64", "96", "192", arguments_to_cells!(), "movsd xmm0, [rsp]"),
+    foreign_thunk!("pagefork_cell_none", "NONE", cells: "32", "128", argument_to_cell!(), ""),
+    foreign_thunk!("pagefork_cell_i32", "I32", cells: "32", "128", argument_to_cell!(), "mov edx, [rsp]"),
+    foreign_thunk!("pagefork_cell_i64", "I64", cells: "32", "128", argument_to_cell!(), "mov rdx, [rsp]"),
+    foreign_thunk!("pagefork_cell_f32", "F32", cells: "32", "128", argument_to_cell!(), "movss xmm0, [rsp]"),
+    foreign_thunk!("pagefork_cell_f64", "F64", cells: "32", "128", argument_to_cell!(), "movsd xmm0, [rsp]"),
+    foreign_thunk!("pagefork_cells_none", "NONE", cells: "96", "192", arguments_to_cells!(), ""),
+    foreign_thunk!("pagefork_cells_i32", "I32", cells: "96", "192", arguments_to_cells!(), "mov edx, [rsp]"),
+    foreign_thunk!("pagefork_cells_i64", "I64", cells: "96", "192", arguments_to_cells!(), "mov rdx, [rsp]"),
+    foreign_thunk!("pagefork_cells_f32", "F32", cells: "96", "192", arguments_to_cells!(), "movss xmm0, [rsp]"),
+    foreign_thunk!("pagefork_cells_f64", "F64", cells: "96", "192", arguments_to_cells!(), "movsd xmm0, [rsp]"),
 
     // Not going on is the same for all host calls.
     ".Lpagefork_direct_otherwise:",
