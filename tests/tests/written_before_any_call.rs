@@ -24,6 +24,7 @@ const GUEST: &str = r#"(module
     (elem (i32.const 0) $write)
     (func $write (export "write") (i32.store (i32.const 70000) (i32.const 1)))
     (func (export "wait") (result i32) (call $wait) (i32.load (i32.const 70000)))
+    (func (export "size") (result i32) (memory.size))
     (func (export "let the host write") (call $host_writes)))"#;
 
 /// As above, with a start function.
@@ -174,6 +175,12 @@ fn check(store: &mut Store<Data>, instance: Instance, what: &str) {
     assert_eq!(null, [false, true, true], "{what}");
 }
 
+/// Asserts that guests find the memory as long as its module says.
+fn check_size(store: &mut Store<Data>, instance: Instance, what: &str) {
+    let size = instance.get_typed_func::<(), i32>(&mut *store, "size").unwrap();
+    assert_eq!(size.call(store, ()).unwrap(), PAGES as i32, "{what}");
+}
+
 /// Drops so many stores into which nobody was called that every strategy has settled.
 fn warm(pre: &InstancePre<Data>) {
     for _ in 0..300 {
@@ -211,6 +218,7 @@ fn whatever_has_written_to_a_store_without_a_call_is_gone_in_the_next() {
                     drop(store);
                     let (mut store, instance) = pre.spawn(()).unwrap();
                     check(&mut store, instance, &what);
+                    check_size(&mut store, instance, &what);
                 }
             });
         }
