@@ -20,6 +20,7 @@ use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome, Registers};
+use crate::store::called::CalledFunction;
 use crate::store::group::StoreGroup;
 use crate::store::handle::{Func, cells};
 use crate::store::host_func::HostFunc;
@@ -311,55 +312,31 @@ impl Func {
         params_and_returns: *mut [ValRaw],
     ) -> Result<()> {
         let mut store = store.as_context_mut();
-        // SAFETY: the store is borrowed; the rest is this function's contract.
-        unsafe { self.call_on_raw_values(store.as_ptr(), params_and_returns) }
+        let store = store.as_ptr();
+        // SAFETY: the store is borrowed, so that the function is its own if it is known there; the rest is this
+        // function's contract.
+        unsafe {
+            match self.known_direct(store) {
+                Some(called) if has_room(called.ty(), params_and_returns) => {
+                    call_known(store, *called, params_and_returns)
+                }
+                _ => self.call_unknown(store, params_and_returns),
+            }
+        }
     }
 
-    /// As [`Func::call_unchecked`].
+    /// As [`Func::call_unchecked`], of a function that the store does not know.
     ///
     /// # Safety
     /// As of [`Func::call_unchecked`]; the store is borrowed by the caller, the pointer with the
     /// provenance of the whole.
     #[inline(never)]
-    unsafe fn call_on_raw_values(
-        &self,
-        store: *mut StoreGroup,
-        values: *mut [ValRaw],
-    ) -> Result<()> {
-        // SAFETY: by this function's contract the store is borrowed, so that the function is its own if
-        // it is known there. The values are of its type, there is a cell for the result, and nothing
-        // has happened since the guest was found to be outermost.
+    unsafe fn call_unknown(&self, store: *mut StoreGroup, values: *mut [ValRaw]) -> Result<()> {
+        // SAFETY: by this function's contract.
         unsafe {
-            if let Some(called) = self.known_direct(store)
-                && let (target, ty) = (called.target, called.ty())
-                && values.len() >= ty.params.len().max(ty.results.len())
-            {
-                span!(TRACE, "call");
-                let cells: *mut Cell = values.cast();
-                let (int, float) = match ints_in_cells(cells, &ty.params) {
-                    Some(ints) => {
-                        let registers = Registers::of_ints(ints);
-                        let entry = target.direct_entry;
-                        enter::call_outermost::<false>(store, &target, entry, registers)?
-                    }
-                    None => {
-                        let registers = registers_of(cells, &ty.params);
-                        enter::call_in_registers(store, &target, registers)?
-                    }
-                };
-                if let [ty] = &*ty.results {
-                    cells.write(Cell::from_u64(match ty {
-                        ValType::I32 => u64::from(int as u32),
-                        ValType::F32 => u64::from(float.to_bits() as u32),
-                        ValType::F64 => float.to_bits(),
-                        _ => int,
-                    }));
-                }
-                return Ok(());
-            }
             match self.becomes_known(store) {
-                Some(_) => self.call_on_raw_values(store, values),
-                None => self.call_raw_in_cells(store, values),
+                Some(called) if has_room(called.ty(), values) => call_known(store, *called, values),
+                _ => self.call_raw_in_cells(store, values),
             }
         }
     }
@@ -367,7 +344,7 @@ impl Func {
     /// As [`Func::call_unchecked`], of functions of any type, with values in the guest's cells.
     ///
     /// # Safety
-    /// As of [`Func::call_on_raw_values`].
+    /// As of [`Func::call_unknown`].
     #[inline(never)]
     unsafe fn call_raw_in_cells(
         &self,
@@ -572,6 +549,55 @@ unsafe fn registers_of(cells: *const Cell, types: &[ValType]) -> Registers {
         }
     }
     registers
+}
+
+/// Whether there are cells for the parameters of a function of this type, and for its results.
+#[inline(always)]
+fn has_room(ty: &FuncType, values: *mut [ValRaw]) -> bool {
+    values.len() >= ty.params.len().max(ty.results.len())
+}
+
+/// Calls a function with values in registers. Always inline: what is known where it is called is not passed, nor
+/// looked at once more.
+///
+/// # Errors
+/// As of [`Func::call_unchecked`].
+///
+/// # Safety
+/// As of [`Func::call_unchecked`]; the store is borrowed by the caller, the pointer with the provenance of the
+/// whole, and [`Func::known_direct`] has just given this. There is room for the values.
+#[inline(always)]
+unsafe fn call_known(
+    store: *mut StoreGroup,
+    called: CalledFunction,
+    values: *mut [ValRaw],
+) -> Result<()> {
+    span!(TRACE, "call");
+    let (target, cells) = (&called.target, values.cast::<Cell>());
+    // SAFETY: by this function's contract. The values are of the function's type, there is a cell for the result,
+    // and nothing has happened since the guest was found to be outermost.
+    unsafe {
+        let ty = called.ty();
+        let (int, float) = match ints_in_cells(cells, &ty.params) {
+            Some(ints) => {
+                let registers = Registers::of_ints(ints);
+                enter::call_outermost::<false>(store, target, target.direct_entry, registers)?
+            }
+            None => {
+                let registers = registers_of(cells, &ty.params);
+                enter::call_in_registers(store, target, registers)?
+            }
+        };
+        if let [ty] = &*ty.results {
+            cells.write(Cell::from_u64(match ty {
+                ValType::I32 => u64::from(int as u32),
+                ValType::F32 => u64::from(float.to_bits() as u32),
+                ValType::F64 => float.to_bits(),
+                _ => int,
+            }));
+        }
+        Ok(())
+    }
 }
 
 /// How many cells a function of this type takes.

@@ -173,10 +173,10 @@ impl RegisterMasks {
     /// If values of such a function do not fit registers.
     #[inline(always)]
     pub(super) fn of(ty: &FuncType) -> Result<Self> {
-        check_fits(ty)?;
-        if ty.params.is_empty() {
+        if ty.params.is_empty() && (ty.results.is_empty() || is_one_number(&ty.results)) {
             return Ok(Self { ints: [0; INTS_MAX], floats: 0, wide_floats: 0 });
         }
+        check_fits(ty)?;
         // A bit for each: whether there is one, and whether it has 64 bits.
         let (mut ints, mut wide_ints, mut floats, mut wide_floats) = (0u8, 0, 0u8, 0);
         for ty in &ty.params {
@@ -253,6 +253,10 @@ impl RegisterMasks {
 fn mask(present: u8, wide: u8, index: usize) -> u64 {
     let is_set = |bits: u8| u64::from(bits >> index & 1).wrapping_neg();
     is_set(present) & (is_set(wide) | u64::from(u32::MAX))
+}
+
+fn is_one_number(types: &[ValType]) -> bool {
+    matches!(types, [ValType::I32 | ValType::I64 | ValType::F32 | ValType::F64])
 }
 
 /// # Errors
