@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
@@ -198,4 +199,30 @@ fn a_process_killed_at_any_step_leaves_the_store_whole() {
             break;
         }
     }
+}
+
+#[test]
+fn images_are_listed_by_when_they_came_and_each_file_is_looked_at_once() {
+    let directory = TestDirectory::new();
+    let store = directory.store();
+    let second = |at: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + at);
+    let save = |fuel: i64, at: u64| {
+        let manifest = Manifest { fuel, ..Manifest::default() };
+        let image = store.save(ImageDraft::new(manifest, &PageRuns::default())).unwrap().hash();
+        let file = store.path().join("images").join(image.to_string());
+        fs::File::open(file).unwrap().set_modified(second(at)).unwrap();
+        image
+    };
+    let mut images: Vec<ContentHash> = (0..4).map(|at| save(at, at as u64)).collect();
+    let newest = |store: &ImageStore, count| -> Vec<ContentHash> {
+        let found = store.newest_full_images(count, |_| true).unwrap();
+        found.map(|image| image.hash()).collect()
+    };
+    assert_eq!(newest(&store, 8), [images[3], images[2], images[1], images[0]]);
+    assert_eq!(newest(&store, 2), [images[3], images[2]]);
+    images.push(save(4, 1_000));
+    // Files never change, so nobody asks again.
+    assert_eq!(save(0, 2_000), images[0]);
+    assert_eq!(newest(&store, 2), [images[4], images[3]]);
+    assert_eq!(newest(&directory.store(), 2), [images[0], images[4]]);
 }
