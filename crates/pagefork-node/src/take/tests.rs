@@ -260,7 +260,9 @@ fn what_a_peer_has_said_is_here_is_read_though_it_has_ended_the_connection() {
     let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
     let pages = PageRuns::new(vec![vec![(0, bytes)]]);
     let author = SecretKey::from_seed([3; 32]);
-    images.save(ImageDraft::new(manifest, &pages).sign_with(&[author.clone()])).unwrap();
+    images
+        .save(ImageDraft::new(manifest, &pages).sign_with(std::slice::from_ref(&author)))
+        .unwrap();
     let (signers, own) = (TrustedKeys::from_iter([author.public()]), SecretKey::from_seed([2; 32]));
     let (plan, times) = (FetchPlan::default(), PageTimes::default());
     let peer = liar(transport, Lie::Ends);
