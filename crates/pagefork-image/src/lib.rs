@@ -84,4 +84,4 @@ pub use crate::store::{CollectReport, ImageStore, StoredCode, StoredImage};
 pub use crate::transport::receive::{ReceivedItem, receive};
 #[cfg(feature = "transport")]
 pub use crate::transport::send::StreamWriter;
-pub use crate::tree::{GROUP_SIZE, GroupProof, group_count};
+pub use crate::tree::{ComingGroups, GROUP_SIZE, GroupProof, group_count};

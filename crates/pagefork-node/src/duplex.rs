@@ -30,6 +30,15 @@ impl Duplex {
         })
     }
 
+    /// Gives the network more at once: of a connection on which nothing overtakes what was said before.
+    pub(crate) fn in_bulk(&mut self) {
+        match self {
+            Self::Tls(duplex) => duplex.in_bulk(),
+            // It has a limit of its own, and what overtakes has its own streams.
+            Self::Quic(_) => {}
+        }
+    }
+
     /// Whether the connection is known to be lost, though the peer may have said more before.
     pub(crate) fn is_lost(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,10 @@ pub(crate) struct PageGiver<'a> {
     leases: &'a Leases,
     peer: PublicKey,
     node: MemoryNode,
+    /// What the peer has open.
     open: BTreeMap<ContentHash, StoredImage>,
+    /// Of these, what this connection has leased.
+    leased: BTreeSet<ContentHash>,
     shown: &'a ShownTokens,
     /// How long a peer that is left may take to hear why.
     idle: Duration,
@@ -41,7 +44,8 @@ impl<'a> PageGiver<'a> {
     ) -> Self {
         let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
         let node = MemoryNode::new(peer, access, limits, now());
-        Self { images, leases, peer, node, open: BTreeMap::new(), shown, idle: times.idle }
+        let (open, leased) = <_>::default();
+        Self { images, leases, peer, node, open, leased, shown, idle: times.idle }
     }
 
     /// Answers until the peer has ended the connection.
@@ -108,12 +112,16 @@ impl<'a> PageGiver<'a> {
             MemoryOutput::Leased { hash, until } => {
                 if let Some(image) = self.open.get(&hash) {
                     self.leases.keep(self.peer, image, until);
+                    self.leased.insert(hash);
                 }
                 Vec::new()
             }
             MemoryOutput::Released { hash } => {
-                self.leases.end(self.peer, hash);
                 self.open.remove(&hash);
+                // What another connection of the peer has leased is not given back by this one.
+                if self.leased.remove(&hash) {
+                    self.leases.end(self.peer, hash);
+                }
                 Vec::new()
             }
             // Nodes hand programs over by connections of their own.

@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use pagefork_image::{ContentHash, PublicKey};
 
-/// Who has shown a token for what, and until when it counts, if that has an end.
+/// Who has shown a token for what, and until when it counts.
 #[derive(Debug, Default)]
-pub(crate) struct ShownTokens(Mutex<BTreeMap<(PublicKey, ContentHash), Option<Instant>>>);
+pub(crate) struct ShownTokens(Mutex<BTreeMap<(PublicKey, ContentHash), Instant>>);
 
 impl ShownTokens {
     /// A node has shown a token. It was checked, so nobody but who signs tokens makes this grow.
-    pub(crate) fn keep(&self, peer: PublicKey, image: ContentHash, until: Option<Instant>) {
+    pub(crate) fn keep(&self, peer: PublicKey, image: ContentHash, until: Instant) {
         let mut shown = self.current();
         let latest = shown.entry((peer, image)).or_insert(until);
-        // The one that counts longest; one without an end does.
-        *latest = latest.zip(until).map(|(one, other)| one.max(other));
+        // The one that counts longest.
+        *latest = (*latest).max(until);
     }
 
     /// The images for which a node has shown tokens that still count.
@@ -26,10 +26,10 @@ impl ShownTokens {
     }
 
     /// Those that still count.
-    fn current(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), Option<Instant>>> {
+    fn current(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), Instant>> {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        shown.retain(|_, until| until.is_none_or(|until| now < until));
+        shown.retain(|_, until| now < *until);
         shown
     }
 }
@@ -46,12 +46,12 @@ mod tests {
         let [one, other] = [1, 2].map(|byte| PublicKey::from_bytes([byte; 32]));
         let [near, far, over] = [b"near", b"farr", b"over"].map(|name| ContentHash::of(name));
         let hour = Instant::now() + Duration::from_secs(3600);
-        shown.keep(one, near, Some(hour));
-        // The end of another one does not end it.
-        shown.keep(one, near, Some(Instant::now()));
-        shown.keep(one, far, None);
-        shown.keep(one, far, Some(Instant::now()));
-        shown.keep(one, over, Some(Instant::now()));
+        shown.keep(one, near, hour);
+        // The end of another one does not end it, whichever was shown first.
+        shown.keep(one, near, Instant::now());
+        shown.keep(one, far, Instant::now());
+        shown.keep(one, far, hour);
+        shown.keep(one, over, Instant::now());
         assert_eq!(shown.images(&one), BTreeSet::from([near, far]));
         assert_eq!(shown.images(&other), BTreeSet::new());
     }

@@ -615,12 +615,18 @@ impl Taker {
     /// # Errors
     /// What ends the connection.
     fn turn(&mut self) -> Result<Vec<Event>, LinkFailure> {
-        if let Some(failure) = self.failed.take() {
-            return Err(failure);
-        }
         let mut events = Vec::new();
+        if let Some(failure) = self.failed.take() {
+            // What is here is read before anybody is asked again.
+            let ended = self.carry_out(&mut events);
+            if events.is_empty() && self.to_look_up.is_empty() {
+                return Err(failure);
+            }
+            self.failed = Some(ended.err().unwrap_or(failure));
+            return Ok(events);
+        }
         match self.exchange(&mut events) {
-            Err(failure) if events.is_empty() => Err(failure),
+            Err(failure) if events.is_empty() && self.to_look_up.is_empty() => Err(failure),
             ended => {
                 self.failed = ended.err();
                 Ok(events)
@@ -652,6 +658,24 @@ impl Taker {
         for (lane, bytes) in &arrived.others {
             self.tell(RunningInput::Received { connection, lane: *lane, bytes });
         }
+        self.carry_out(events)?;
+        let handled_cpu = thread_cpu();
+        self.cpu.handle += handled_cpu - received_cpu;
+        let sent = self.duplex.as_mut().map_or(Ok(0), Duplex::send);
+        self.cpu.network += thread_cpu() - handled_cpu;
+        match sent {
+            Err(error) => Err(lost(self, error)),
+            Ok(_) if arrived.is_over => Err(lost(self, io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Does what is to be done.
+    ///
+    /// # Errors
+    /// What ends the connection.
+    fn carry_out(&mut self, events: &mut Vec<Event>) -> Result<(), LinkFailure> {
+        let connection = self.connection;
         while let Some(output) = self.to_do.pop_front() {
             match output {
                 RunningOutput::Send { connection: to, bytes } if to == connection => {
@@ -688,15 +712,7 @@ impl Taker {
                 | RunningOutput::Close { .. } => {}
             }
         }
-        let handled_cpu = thread_cpu();
-        self.cpu.handle += handled_cpu - received_cpu;
-        let sent = self.duplex.as_mut().map_or(Ok(0), Duplex::send);
-        self.cpu.network += thread_cpu() - handled_cpu;
-        match sent {
-            Err(error) => Err(lost(self, error)),
-            Ok(_) if arrived.is_over => Err(lost(self, io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(()),
-        }
+        Ok(())
     }
 
     fn wait(&mut self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), NodeError> {

@@ -4,25 +4,23 @@
 
 #[path = "common/datagrams.rs"]
 mod datagrams;
+#[path = "common/groups.rs"]
+mod groups;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use datagrams::PLACES;
+use groups::Groups;
 use pagefork_image::{
     ContentHash, ImageDraft, ImageStore, Manifest, PageRuns, SavedInstance, SecretKey, TrustedKeys,
 };
 use pagefork_node::{
-    FetchReport, MemoryPeer, MemoryServer, NodeError, PageSink, PageTimes, RemoteImage,
-    ServeOptions, fetch_image,
+    FetchReport, MemoryPeer, MemoryServer, PageTimes, RemoteImage, ServeOptions, fetch_image,
 };
 use pagefork_postcopy::FetchPlan;
-use rustix::event::{EventfdFlags, eventfd};
 
 const GROUP: usize = 16 << 10;
 const GROUPS: usize = 512;
@@ -35,27 +33,6 @@ fn key(seed: u8) -> SecretKey {
 fn contents() -> Vec<u8> {
     let words = (0..(GROUPS * GROUP / 4) as u32).map(|n| n.wrapping_mul(0x9e37_79b9) ^ (n >> 7));
     words.flat_map(u32::to_le_bytes).collect()
-}
-
-/// Keeps what comes.
-#[derive(Debug)]
-struct Groups(Mutex<BTreeMap<u64, Vec<u8>>>, OwnedFd);
-
-impl PageSink for Groups {
-    fn wanted(&self) -> BorrowedFd<'_> {
-        self.1.as_fd()
-    }
-
-    fn take_wanted(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
-        assert!(self.0.lock().unwrap().insert(group, bytes.to_vec()).is_none(), "it came twice");
-        Ok(())
-    }
-
-    fn give_up(&self, _: &NodeError) {}
 }
 
 /// A memory node with the images `first` and `second`, of which few groups differ, and a store with the
@@ -112,10 +89,9 @@ impl Pair {
         if looks {
             image.look_in(&self.here);
         }
-        let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let groups = Arc::new(Groups(Mutex::default(), signal));
+        let groups = Groups::new();
         let report = image.fetch_into(groups.clone()).unwrap().join().unwrap();
-        let groups = groups.0.lock().unwrap();
+        let groups = groups.found();
         assert!(groups.values().flatten().eq(self.second.iter()));
         report
     }

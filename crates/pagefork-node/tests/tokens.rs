@@ -4,27 +4,26 @@
 
 #[path = "common/datagrams.rs"]
 mod datagrams;
+#[path = "common/groups.rs"]
+mod groups;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use datagrams::PLACES;
+use groups::Groups;
 use pagefork_image::{
     ContentHash, ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, SecretKey,
     TrustedKeys,
 };
 use pagefork_node::{
-    MemoryPeer, MemoryServer, NodeError, PageSink, PageTimes, RemoteImage, ServeOptions,
-    fetch_code, fetch_image,
+    MemoryPeer, MemoryServer, NodeError, PageTimes, RemoteImage, ServeOptions, fetch_code,
+    fetch_image,
 };
 use pagefork_postcopy::{FetchPlan, ImageToken, TokenRights, TokenSubject};
-use rustix::event::{EventfdFlags, eventfd};
 
 const GROUPS: u64 = 20;
 
@@ -36,26 +35,6 @@ const STRANGER: u8 = 4;
 
 fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed([seed; 32])
-}
-
-#[derive(Debug)]
-struct Groups(Mutex<BTreeMap<u64, Vec<u8>>>, OwnedFd);
-
-impl PageSink for Groups {
-    fn wanted(&self) -> BorrowedFd<'_> {
-        self.1.as_fd()
-    }
-
-    fn take_wanted(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.lock().unwrap().insert(group, bytes.to_vec());
-        Ok(())
-    }
-
-    fn give_up(&self, _: &NodeError) {}
 }
 
 /// A memory node that takes tokens that it has made itself, and knows nobody; with two images.
@@ -127,10 +106,6 @@ fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-fn groups() -> Arc<Groups> {
-    Arc::new(Groups(Mutex::default(), eventfd(0, EventfdFlags::NONBLOCK).unwrap()))
-}
-
 #[test]
 fn a_token_gives_its_image_with_its_code_and_nothing_else() {
     for place in PLACES {
@@ -143,9 +118,9 @@ fn a_token_gives_its_image_with_its_code_and_nothing_else() {
         let image = pair.open("counter", &token, FetchPlan::default()).unwrap();
         assert_eq!(image.head().hash(), pair.image);
         fetch_code(&pair.peer, &key(RUNNER), image.head(), &pair.here, &times).unwrap();
-        let groups = groups();
+        let groups = Groups::new();
         image.fetch_into(groups.clone()).unwrap().join().unwrap();
-        let found = groups.0.lock().unwrap();
+        let found = groups.found();
         assert!(found.len() as u64 == GROUPS && found.values().flatten().all(|byte| *byte == 7));
         // Whole, too, by whatever name, and the other one in no way.
         assert_eq!(whole("counter").unwrap().hash(), pair.image);
@@ -211,7 +186,7 @@ fn an_image_ends_with_its_token_and_so_does_its_code() {
         let head = Arc::clone(image.head());
         // That it was shown is no reason to have pages without it, beyond its end or with other rights.
         assert!(pair.refused("counter", b"").contains("needs a token"));
-        let fetch = image.fetch_into(groups()).unwrap();
+        let fetch = image.fetch_into(Groups::new()).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while !fetch.is_finished() {
             assert!(Instant::now() < until, "it goes on");

@@ -18,7 +18,7 @@ use crate::file::header::ImageHeader;
 use crate::file::manifest::{Manifest, SavedSpan};
 use crate::file::parts::ImageParts;
 use crate::file::signature::{self, PublicKey, TrustedKeys};
-use crate::tree::{self, GROUP_SIZE, GroupProof};
+use crate::tree::{self, ComingGroups, GROUP_SIZE, GroupProof};
 
 /// An image that was opened: its header, manifest and signatures are read and checked, and nothing
 /// else, so opening costs the same however large the image is. The first page of the crate has an
@@ -175,6 +175,26 @@ impl ImageReader {
     /// [`ImageError::Damaged`] if any byte was altered; [`ImageError::Io`].
     pub fn verify(&self) -> Result<(), ImageError> {
         self.parts().try_for_each(|part| part.map(drop))
+    }
+
+    /// As [`ImageReader::verify`], of an image whose bytes were all given to `coming`, which need not be hashed
+    /// again if they came in order.
+    ///
+    /// # Errors
+    /// As of [`ImageReader::verify`].
+    pub(crate) fn verify_hashed(&self, coming: &ComingGroups) -> Result<(), ImageError> {
+        let Some(tree) = coming.tree(self.header.data_start(), self.header.data_size) else {
+            return self.verify();
+        };
+        if tree.root() != self.manifest.root {
+            return Err(ImageError::damaged("its pages have another hash than its manifest says"));
+        }
+        let mut index = vec![0; (self.header.index_end() - self.header.index_start()) as usize];
+        read_part(&*self.bytes, &mut index, self.header.index_start(), "index")?;
+        match index == tree.index() {
+            true => Ok(()),
+            false => Err(ImageError::damaged("its index was altered")),
+        }
     }
 
     /// All bytes of the file in order, checked on the way, to be copied. [`ImageParts`] has an example.

@@ -9,6 +9,7 @@ use crate::chain::ImageChain;
 use crate::file::draft::ImageDraft;
 use crate::file::reader::ImageReader;
 use crate::file::signature::TrustedKeys;
+use crate::tree::ComingGroups;
 
 use super::{ImageStore, StoredImage};
 
@@ -114,12 +115,31 @@ impl ImageStore {
         parent: &StoredImage,
         keys: &TrustedKeys,
     ) -> Result<StoredImage, ImageError> {
+        self.open_beside_hashed(bytes, parent, keys, &ComingGroups::default())
+    }
+
+    /// As [`ImageStore::open_beside`], of bytes that were given to `coming` as they came, which are not hashed again
+    /// if that was in order.
+    ///
+    /// # Errors
+    /// As of [`ImageStore::open_beside`].
+    ///
+    /// # Examples
+    ///
+    /// See [`ComingGroups`].
+    pub fn open_beside_hashed(
+        &self,
+        bytes: Arc<Vec<u8>>,
+        parent: &StoredImage,
+        keys: &TrustedKeys,
+        coming: &ComingGroups,
+    ) -> Result<StoredImage, ImageError> {
         let tip = ImageReader::open(Box::new(bytes), &self.limits)?;
         if !tip.signers().iter().any(|signer| keys.contains(signer)) {
             let signatures = tip.signers().len();
             return Err(ImageError::NotSigned { image: tip.hash(), signatures });
         }
-        tip.verify()?;
+        tip.verify_hashed(coming)?;
         self.chained(tip, parent)
     }
 

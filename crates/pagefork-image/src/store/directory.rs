@@ -1,11 +1,12 @@
 //! The files of a store: how they are written, named, opened and locked.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use crate::base::bytes::FileBytes;
@@ -26,7 +27,7 @@ const STORE_VERSION: u32 = 1;
 const SHORT_MAX: u64 = 256;
 
 /// What a file is, and so where it lies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kind {
     Image,
     Code,
@@ -53,6 +54,8 @@ impl Kind {
 /// The directory that a store is.
 pub(super) struct Directory {
     path: PathBuf,
+    /// When files came that were listed by that: they never change.
+    came: Mutex<HashMap<(Kind, ContentHash), SystemTime>>,
 }
 
 /// The lock of the whole store, until it is dropped.
@@ -67,7 +70,7 @@ pub(super) struct HeldLock {
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
         let path = std::path::absolute(path).map_err(ImageError::of_path("find", path))?;
-        let directory = Self { path };
+        let directory = Self { path, came: Mutex::default() };
         directory.make(&directory.path)?;
         for part in ["images", "code", "names", "unfinished"] {
             directory.make(&directory.path.join(part))?;
@@ -262,13 +265,17 @@ impl Directory {
         kind: Kind,
         count: usize,
     ) -> Result<Vec<ContentHash>, ImageError> {
-        let came = |hash: &ContentHash| {
-            let metadata = fs::metadata(self.file(kind, *hash));
-            // One that is gone meanwhile comes last.
-            metadata.and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
-        };
         let mut hashes = self.list(kind)?;
-        hashes.sort_by_cached_key(|hash| Reverse(came(hash)));
+        let mut known = self.came.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(of, hash), _| *of != kind || hashes.binary_search(hash).is_ok());
+        hashes.sort_by_cached_key(|hash| {
+            let came = known.entry((kind, *hash)).or_insert_with(|| {
+                let metadata = fs::metadata(self.file(kind, *hash));
+                // One that is gone meanwhile comes last.
+                metadata.and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+            });
+            Reverse(*came)
+        });
         hashes.truncate(count);
         Ok(hashes)
     }

@@ -5,12 +5,16 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 use crate::file::draft::{ImageDraft, PageRuns};
 use crate::file::manifest::{Manifest, SavedCode, SavedInstance};
+use crate::file::signature::{SecretKey, TrustedKeys};
+use crate::tree::ComingGroups;
 
 use super::steps::{self, WriteStep};
 use super::{ImageStore, StoredImage};
@@ -197,5 +201,69 @@ fn a_process_killed_at_any_step_leaves_the_store_whole() {
             assert!(killed_at > 20, "{killed_at} steps were seen");
             break;
         }
+    }
+}
+
+#[test]
+fn images_are_listed_by_when_they_came_and_each_file_is_looked_at_once() {
+    let directory = TestDirectory::new();
+    let store = directory.store();
+    let second = |at: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + at);
+    let save = |fuel: i64, at: u64| {
+        let manifest = Manifest { fuel, ..Manifest::default() };
+        let image = store.save(ImageDraft::new(manifest, &PageRuns::default())).unwrap().hash();
+        let file = store.path().join("images").join(image.to_string());
+        fs::File::open(file).unwrap().set_modified(second(at)).unwrap();
+        image
+    };
+    let mut images: Vec<ContentHash> = (0..4).map(|at| save(at, at as u64)).collect();
+    let newest = |store: &ImageStore, count| -> Vec<ContentHash> {
+        let found = store.newest_full_images(count, |_| true).unwrap();
+        found.map(|image| image.hash()).collect()
+    };
+    assert_eq!(newest(&store, 8), [images[3], images[2], images[1], images[0]]);
+    assert_eq!(newest(&store, 2), [images[3], images[2]]);
+    images.push(save(4, 1_000));
+    // Files never change, so nobody asks again.
+    assert_eq!(save(0, 2_000), images[0]);
+    assert_eq!(newest(&store, 2), [images[4], images[3]]);
+    assert_eq!(newest(&directory.store(), 2), [images[0], images[4]]);
+}
+
+#[test]
+fn a_delta_that_was_hashed_as_it_came_is_verified_all_the_same() {
+    let directory = TestDirectory::new();
+    let store = directory.store();
+    let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let keys = [SecretKey::from_seed([7; 32])];
+    let trusted = TrustedKeys::from_iter([keys[0].public()]);
+    let first = store.save(ImageDraft::new(manifest.clone(), &PageRuns::new(vec![vec![]])));
+    let first = first.unwrap();
+    let pages = PageRuns::new(vec![vec![(0, vec![7; 200_704])]]);
+    let draft = first.chain().delta(manifest, &pages).unwrap().sign_with(&keys);
+    let mut parts = Vec::new();
+    let mut show = |at: u64, part: &[u8]| parts.push((at, part.to_vec()));
+    let (delta, bytes) = store.save_beside_in_parts(draft, &first, Vec::new(), &mut show).unwrap();
+    // As it comes, with a byte of the file changed on its way.
+    let opened = |changed: Option<usize>| {
+        let mut bytes = bytes.to_vec();
+        let mut coming = ComingGroups::default();
+        if let Some(changed) = changed {
+            bytes[changed] ^= 1;
+        }
+        for (at, part) in &parts {
+            coming.take(*at, &bytes[*at as usize..][..part.len()]);
+        }
+        assert!(coming.tree(delta.chain().tip().data_start(), 200_704).is_some());
+        store.open_beside_hashed(Arc::new(bytes), &first, &trusted, &coming).map(|it| it.hash())
+    };
+    assert_eq!(opened(None).unwrap(), delta.hash());
+    let data_start = delta.chain().tip().data_start() as usize;
+    let header = delta.chain().tip().header();
+    let index = header.index_start() as usize..header.index_end() as usize;
+    for changed in [data_start, bytes.len() - 1, index.start, index.end - 1, 200] {
+        let error = opened(Some(changed)).unwrap_err();
+        assert!(matches!(error, ImageError::Damaged { .. }), "{changed}: {error}");
     }
 }

@@ -61,10 +61,84 @@ pub(crate) fn hash_group(size: u64, index: u64, bytes: &[u8]) -> ChainingValue {
     if group_count(size) == 1 {
         return *blake3::hash(bytes).as_bytes();
     }
+    hash_one_of_many(index, bytes)
+}
+
+/// The same, where it is not the only one.
+fn hash_one_of_many(index: u64, bytes: &[u8]) -> ChainingValue {
     let mut hasher = Hasher::new();
     hasher.set_input_offset(index * GROUP_SIZE);
     hasher.update(bytes);
     hasher.finalize_non_root()
+}
+
+/// What stands for the groups of an image in its tree, found as its bytes come.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use pagefork_image::*;
+///
+/// # let path = std::env::temp_dir().join(format!("pagefork-coming-{}", std::process::id()));
+/// let store = ImageStore::open(&path)?;
+/// let (instance, keys) = (SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() }, [SecretKey::from_seed([7; 32])]);
+/// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+/// let first = store.save(ImageDraft::new(manifest.clone(), &PageRuns::new(vec![vec![]])))?;
+/// let pages = PageRuns::new(vec![vec![(0, vec![7; 1 << 20])]]);
+/// let draft = first.chain().delta(manifest, &pages)?.sign_with(&keys);
+///
+/// let mut coming = ComingGroups::default();
+/// let mut show = |at: u64, part: &[u8]| coming.take(at, part);
+/// let (delta, bytes) = store.save_beside_in_parts(draft, &first, Vec::new(), &mut show)?;
+/// let trusted = TrustedKeys::from_iter([keys[0].public()]);
+/// let found = store.open_beside_hashed(Arc::clone(&bytes), &first, &trusted, &coming)?;
+/// assert_eq!(found.hash(), delta.hash());
+/// # std::fs::remove_dir_all(path).unwrap();
+/// # Ok::<(), ImageError>(())
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct ComingGroups {
+    /// Where the first bytes have come, which are those of the first group.
+    start: Option<u64>,
+    /// Behind the last bytes that followed.
+    end: u64,
+    leaves: Vec<ChainingValue>,
+    /// Something came otherwise than in order, so that this says nothing.
+    is_broken: bool,
+}
+
+impl ComingGroups {
+    /// Takes bytes of the file that an image is, from `at` on. What lies before the first bytes that came is no part
+    /// of a group.
+    pub fn take(&mut self, at: u64, bytes: &[u8]) {
+        let start = *self.start.get_or_insert(at);
+        let is_first = self.leaves.is_empty();
+        if is_first && at == start {
+            self.end = start;
+        } else if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= start) {
+            return;
+        }
+        // No group follows one that is not whole.
+        let is_next = at == self.end && (self.end - start).is_multiple_of(GROUP_SIZE);
+        if self.is_broken || !is_next {
+            self.is_broken = true;
+            return;
+        }
+        for group in bytes.chunks(GROUP_SIZE as usize) {
+            self.leaves.push(hash_one_of_many(self.leaves.len() as u64, group));
+        }
+        self.end += bytes.len() as u64;
+    }
+
+    /// The tree over `size` bytes from `start` on, if these have come in order.
+    pub(crate) fn tree(&self, start: u64, size: u64) -> Option<GroupTree> {
+        let is_all = self.start == Some(start) && self.end.checked_sub(start) == Some(size);
+        // Of a lone group the hash is another one.
+        let is_known = is_all && !self.is_broken && group_count(size) > 1;
+        is_known.then(|| GroupTree::new(size, self.leaves.clone()))
+    }
 }
 
 /// The tree over some bytes.
@@ -248,6 +322,52 @@ mod tests {
                     assert!(proof.verify(tree.root(), size, index, group).is_err());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn groups_that_came_in_order_make_the_tree_and_whatever_else_came_says_nothing() {
+        const START: u64 = 4096;
+        let part = GROUP_SIZE as usize * 3;
+        for size in sizes() {
+            let bytes = bytes(size);
+            let mut coming = ComingGroups::default();
+            let parts: Vec<(u64, &[u8])> =
+                (START..).step_by(part).zip(bytes.chunks(part)).collect();
+            parts.iter().for_each(|(at, bytes)| coming.take(*at, bytes));
+            // What lies before.
+            coming.take(64, &[1; 64]);
+            coming.take(0, &[2; 64]);
+            let found = coming.tree(START, size);
+            assert_eq!(found.is_some(), group_count(size) > 1, "{size} bytes");
+            assert!(found.is_none_or(|found| found == tree(&bytes)), "{size} bytes");
+            assert!(coming.tree(START, size + 1).is_none());
+            assert!(coming.tree(START + 1, size).is_none());
+            if parts.len() < 3 {
+                continue;
+            }
+            // Something came twice, otherwise than before perhaps; or not in order; or was cut elsewhere.
+            let strange: [&[(u64, &[u8])]; 5] = [
+                &[parts[0]],
+                &[(START - 1, &[3; 2])],
+                &[(START + size, &[])],
+                &[(START + size + 1, &[4])],
+                &[(START + size, &[5])],
+            ];
+            for more in strange {
+                let mut coming = coming.clone();
+                more.iter().for_each(|(at, bytes)| coming.take(*at, bytes));
+                let is_nothing = more[0].1.is_empty() && size.is_multiple_of(GROUP_SIZE);
+                assert_eq!(coming.tree(START, size).is_some(), is_nothing, "{size}: {more:?}");
+            }
+            let mut swapped = ComingGroups::default();
+            [1, 0].into_iter().for_each(|part| swapped.take(parts[part].0, parts[part].1));
+            parts[2..].iter().for_each(|(at, bytes)| swapped.take(*at, bytes));
+            assert!(swapped.tree(START, size).is_none());
+            let mut cut = ComingGroups::default();
+            cut.take(START, &bytes[..100]);
+            cut.take(START + 100, &bytes[100..]);
+            assert!(cut.tree(START, size).is_none());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork::{LoadOptions, Snapshot};
-use pagefork_image::{ContentHash, ImageError, PublicKey, StoredImage};
+use pagefork_image::{ComingGroups, ContentHash, ImageError, PublicKey, StoredImage};
 use pagefork_postcopy::{
     MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetRecord,
     TargetState,
@@ -19,6 +19,7 @@ use crate::start::{FoundImage, StartEvent, StartOptions, start_image};
 
 use super::host::{ProgramHost, ProgramNodeOptions};
 use super::kept::NeededImage;
+use super::moving::{FEW_BYTES, touched};
 use super::node::{PlaceOfArrival, ProgramNode};
 use super::program::{NodeGuest, NodeProgram, ReadyProgram, shortened};
 use super::records::ArrivingRecord;
@@ -39,7 +40,7 @@ struct ArrivingProgram {
     /// As it was loaded: its code and its pages are ready when the program goes on.
     warm: Option<Snapshot<NodeGuest>>,
     /// What has come with a hand-over.
-    changes: Option<Vec<u8>>,
+    changes: Option<(Vec<u8>, ComingGroups)>,
     place: Option<PlaceOfArrival>,
     /// A record that need not be on the disk yet.
     noted: Option<ArrivingRecord>,
@@ -106,11 +107,20 @@ impl Arrivals {
 #[derive(Debug, Default)]
 pub(super) struct LastChanges {
     bytes: Vec<u8>,
+    /// Groups are hashed while the next ones come.
+    groups: ComingGroups,
     /// The part at 0 is here, which is the last one.
     is_whole: bool,
 }
 
 impl LastChanges {
+    /// For which memory is there already: while a program rests, nothing is made of it.
+    pub(super) fn with_room() -> Self {
+        let mut bytes = touched(FEW_BYTES as usize);
+        bytes.clear();
+        Self { bytes, ..Self::default() }
+    }
+
     /// Takes a part. Returns whether that is possible: there may be no more of them, or it lies where
     /// none may.
     pub(super) fn put(&mut self, at: u64, part: &[u8]) -> bool {
@@ -125,13 +135,14 @@ impl LastChanges {
             self.bytes.resize(self.bytes.len().max(end), 0);
             self.bytes[start..end].copy_from_slice(part);
         }
+        self.groups.take(at, part);
         self.is_whole = at == 0;
         true
     }
 
-    /// All of it, if that is here.
-    pub(super) fn whole(self) -> Option<Vec<u8>> {
-        self.is_whole.then_some(self.bytes)
+    /// All of it, if that is here, and what stands for its groups.
+    pub(super) fn whole(self) -> Option<(Vec<u8>, ComingGroups)> {
+        self.is_whole.then_some((self.bytes, self.groups))
     }
 }
 
@@ -143,7 +154,7 @@ pub(super) fn step(
     peer: PublicKey,
     offer: &MoveOffer,
     message: MigrationMessage,
-    changes: Option<Vec<u8>>,
+    changes: Option<(Vec<u8>, ComingGroups)>,
 ) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
     let migration = message.migration;
     let arriving = match node.arrivals().find(node, peer, offer, migration) {
@@ -333,8 +344,9 @@ impl ArrivingProgram {
         let start = &StartOptions { others, observe, ..start.clone() };
         let changes = self.changes.take();
         let tip = self.ahead.as_ref().map(|ahead| match changes {
-            Some(bytes) => {
-                let found = images.open_beside(Arc::new(bytes), ahead, &signers)?;
+            Some((bytes, groups)) => {
+                let bytes = Arc::new(bytes);
+                let found = images.open_beside_hashed(bytes, ahead, &signers, &groups)?;
                 let (found, here) = (found.hash(), found);
                 match found == image {
                     true => Ok(here),
@@ -446,7 +458,7 @@ mod tests {
         assert!(std::mem::take(&mut changes).whole().is_none(), "the first bytes have not come");
         assert!(changes.put(4, b"data") && changes.put(10, b"later") && changes.put(0, b"head"));
         assert!(!changes.put(4, b"more"), "those at 0 are the last");
-        assert_eq!(changes.whole().unwrap(), b"headdata\0\0later");
+        assert_eq!(changes.whole().unwrap().0, b"headdata\0\0later");
 
         let mut changes = LastChanges::default();
         let max = LAST_CHANGES_MAX as u64;

@@ -54,11 +54,12 @@ pub(super) enum CaptureFailure {
 }
 
 impl ProgramHost {
-    /// Captures a program that rests; or one of which a state went ahead, and that is to leave.
+    /// Captures a program that rests; or one of which a state went ahead, and that is to leave: what has changed
+    /// goes into that room.
     pub(super) fn capture(
         &self,
         ready: &mut ReadyProgram,
-        leaves: bool,
+        leaves: Option<&mut Vec<u8>>,
     ) -> Result<CapturedProgram, CaptureFailure> {
         let failed = |error: pagefork::Error| CaptureFailure::Failed(format!("{error:#}"));
         let ctx = &ready.store.data().ctx;
@@ -74,8 +75,8 @@ impl ProgramHost {
             saved => (saved.map_err(open_or_failed)?, None),
         };
         let snapshot = match leaves {
-            true => ready.store.snapshot_to_move(),
-            false => ready.store.snapshot(),
+            Some(room) => ready.store.snapshot_to_move_in(std::mem::take(room)),
+            None => ready.store.snapshot(),
         };
         let snapshot = snapshot.map_err(failed)?;
         Ok(CapturedProgram { snapshot, wasi, files, pages: ready.pages.clone() })

@@ -41,7 +41,8 @@ impl NodeLink {
         let channel = reach(peer, own, Protocol::Programs, times)?;
         let address = peer.address.clone();
         let action = || NodeError::io(format!("talk to node {address}"));
-        let duplex = Duplex::new(channel).map_err(action())?;
+        let mut duplex = Duplex::new(channel).map_err(action())?;
+        duplex.in_bulk();
         let (inbox, now) = (Inbox::default(), Instant::now());
         Ok(Self { duplex, inbox, address, times: *times, heard: now, spoke: now })
     }

@@ -23,6 +23,7 @@ mod needs;
 mod node;
 mod program;
 mod records;
+mod sending;
 mod session;
 mod snapshots;
 mod streams;

@@ -27,6 +27,7 @@ use super::needs::ProgramNeeds;
 use super::node::ProgramNode;
 use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::records::LeavingRecord;
+use super::sending::ChangesSending;
 use super::wire::{
     ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
 };
@@ -38,16 +39,13 @@ const RETRY: Duration = Duration::from_millis(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Bytes of a state ahead that are few: it is handed over when no more have changed.
-const FEW_BYTES: u64 = 4 << 20;
+pub(super) const FEW_BYTES: u64 = 4 << 20;
 
 /// Bytes of room for what comes before the pages of changes, and for a few pages more than the last time.
 const HEAD_ROOM: usize = 256 << 10;
 
 /// How long a target may take to answer a hand-over before what was handed over goes to the disk.
 const EARLY: Duration = Duration::from_millis(200);
-
-/// Bytes of changes that one message carries at most, and that are offered to the network at once.
-const CHANGES_PART: usize = 64 << 10;
 
 /// How a program moves. [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -208,8 +206,6 @@ pub(super) fn begin(
         is_named: false,
         noted: None,
         needs: None,
-        changes_end: 0,
-        changes_waiting: 0,
         rests_since: None,
         report: MigrateReport::default(),
     };
@@ -254,8 +250,6 @@ pub(super) fn go_on(
         is_named: true,
         noted: None,
         needs: None,
-        changes_end: 0,
-        changes_waiting: 0,
         rests_since: None,
         report: MigrateReport::default(),
     };
@@ -270,11 +264,11 @@ fn saved_size(snapshot: &Snapshot<NodeGuest>) -> u64 {
     snapshot.stored_image().map_or(0, |stored| stored.chain().tip().manifest().data_size)
 }
 
-/// Room for the changes after a state of so many bytes, whose pages are there: else each of them is
+/// Room for so many bytes of changes and what is among them, whose pages are there: else each of them is
 /// made when it is first written, while the program rests.
-fn touched(size: u64) -> Vec<u8> {
+pub(super) fn touched(size: usize) -> Vec<u8> {
     // Zeros would be asked for and not written.
-    vec![1; size.min(FEW_BYTES) as usize + HEAD_ROOM]
+    vec![1; size + HEAD_ROOM]
 }
 
 /// A program that moves, as its thread has it.
@@ -298,10 +292,6 @@ struct MovingProgram {
     noted: Option<LeavingRecord>,
     /// What the program needs of the target.
     needs: Option<ProgramNeeds>,
-    /// Behind the last byte so far of what goes along with the hand-over.
-    changes_end: u64,
-    /// Bytes of it that the network was not offered yet.
-    changes_waiting: usize,
     /// When the program was suspended for good.
     rests_since: Option<Instant>,
     report: MigrateReport,
@@ -346,9 +336,23 @@ impl MovingProgram {
             events = self.next_events(self.options.patience)?;
         }
         let parent = self.send_ahead()?;
-        let room = touched(parent.as_ref().map_or(0, saved_size));
-        let captured = self.capture(parent.is_some())?;
-        self.hand_over(&captured, parent.as_ref(), room)
+        let size = parent.as_ref().map_or(0, saved_size).min(FEW_BYTES) as usize;
+        let room = touched(size);
+        let captured_room = parent.is_some().then(|| touched(size));
+        let sending = match (&parent, self.link.take()) {
+            (Some(_), Some(link)) => Some(ChangesSending::begin(link)?),
+            (_, link) => {
+                self.link = link;
+                None
+            }
+        };
+        match self.capture(captured_room) {
+            Ok(captured) => self.hand_over(&captured, parent.as_ref().zip(sending), room),
+            Err(why) => {
+                self.link = self.link.take().or(sending.and_then(ChangesSending::end));
+                Err(why)
+            }
+        }
     }
 
     /// Sends states of the program ahead while it runs. Returns the last one.
@@ -385,15 +389,21 @@ impl MovingProgram {
         Ok(parent)
     }
 
-    /// Has the program rest, and captures it; all of it but what has changed `is_ahead`.
-    fn capture(&mut self, is_ahead: bool) -> Result<(CapturedProgram, MovingRecord), String> {
+    /// Has the program rest, and captures it: what has changed, into that room, if the rest of it is ahead.
+    fn capture(
+        &mut self,
+        room: Option<Vec<u8>>,
+    ) -> Result<(CapturedProgram, MovingRecord), String> {
         let until = Instant::now() + self.options.patience;
+        let room = Arc::new(Mutex::new(room));
         loop {
             let (node, program) = (self.node.clone(), Arc::clone(&self.program));
             let (epoch, has_sockets) = (self.source.epoch(), self.has_sockets);
+            let room = Arc::clone(&room);
             let job = move |ready: &mut ReadyProgram| {
                 let began = Instant::now();
-                match node.host().capture(ready, is_ahead) {
+                let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
+                match node.host().capture(ready, room.as_mut()) {
                     Ok(captured) => {
                         let streams = program.streams.freeze();
                         let (id, name) = (program.id, program.name.clone());
@@ -425,18 +435,19 @@ impl MovingProgram {
     fn hand_over(
         &mut self,
         (captured, record): &(CapturedProgram, MovingRecord),
-        parent: Option<&Snapshot<NodeGuest>>,
+        ahead: Option<(&Snapshot<NodeGuest>, ChangesSending)>,
         room: Vec<u8>,
     ) -> Result<(), String> {
         let options = self.node.options().clone();
         let (images, signer) = (&options.images, &options.image_key);
         // No disk is waited for while it rests, if its changes go along with the hand-over.
-        let image = match parent {
+        let image = match ahead {
             None => captured.save(record, images, signer)?,
-            Some(parent) => {
+            Some((parent, mut sending)) => {
                 // They are on their way while the next ones are hashed.
-                let mut show = |place, part: &[u8]| self.send_changes(place, part);
+                let mut show = |place, part: &[u8]| sending.show(place, part);
                 let saved = captured.save_changes(record, parent, images, signer, room, &mut show);
+                self.link = sending.end();
                 let (image, bytes) = saved?;
                 self.unsaved = Some(bytes);
                 image
@@ -465,25 +476,6 @@ impl MovingProgram {
             (options.say)(&format!("program {}: {error}", self.program.name));
         }
         Ok(())
-    }
-
-    /// Sends a part of what goes along with the hand-over, unless it is too much for that: then what is
-    /// the last of all parts stays here, too, and the target fetches the image.
-    fn send_changes(&mut self, place: u64, part: &[u8]) {
-        let Some(link) = &mut self.link else { return };
-        self.changes_end = self.changes_end.max(place + part.len() as u64);
-        if self.changes_end > LAST_CHANGES_MAX as u64 {
-            return;
-        }
-        for (at, bytes) in (place..).step_by(CHANGES_PART).zip(part.chunks(CHANGES_PART)) {
-            link.push(&ClientRequest::LastChanges { at, bytes: bytes.to_vec() });
-        }
-        self.changes_waiting += part.len();
-        if self.changes_waiting >= CHANGES_PART {
-            self.changes_waiting = 0;
-            // What is not sent now is sent with what follows.
-            let _ = link.turn_out();
-        }
     }
 
     /// Puts what is handed over into the store, where it outlives this process.

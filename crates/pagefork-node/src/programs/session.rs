@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork_image::PublicKey;
-use pagefork_postcopy::{Lane, MigrationId};
+use pagefork_postcopy::{Lane, MigrationId, MigrationStep};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::base::{NodeError, NodeTimes};
@@ -40,9 +40,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn serve(
     node: &ProgramNode,
     peer: PublicKey,
-    duplex: Duplex,
+    mut duplex: Duplex,
     times: &NodeTimes,
 ) -> Result<(), NodeError> {
+    duplex.in_bulk();
     let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let signal = signal.map_err(|error| NodeError::io("serve a client")(error.into()))?;
     let now = Instant::now();
@@ -280,6 +281,10 @@ impl ProgramSession<'_> {
                 self.carries.insert(message.migration);
                 let peer = self.peer;
                 let changes = std::mem::take(&mut self.last_changes).whole();
+                if matches!(message.step, MigrationStep::Ahead { .. }) {
+                    // Its program runs.
+                    self.last_changes = LastChanges::with_room();
+                }
                 self.work_and(move |node| {
                     let (steps, after) = arriving::step(node, peer, &offer, message, changes);
                     let reply = match steps {

@@ -103,7 +103,7 @@ fn rest(
         let began = Instant::now();
         // It may have been handed over since it was asked for.
         let captured = match check_runs(&known) {
-            Ok(()) => host.host().capture(ready, false),
+            Ok(()) => host.host().capture(ready, None),
             Err(why) => Err(CaptureFailure::Failed(why)),
         };
         // Whether it runs on is for others to say, who may be about to move it.

@@ -32,6 +32,8 @@ enum Lie {
     Nonsense,
     /// It leaves right behind a group, once, and does as it should after that.
     Leaves,
+    /// It ends the connection right behind the last of the groups that it is asked for.
+    Ends,
 }
 
 fn image() -> ImageReader {
@@ -58,6 +60,7 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
     let image = image();
     let peer = SecretKey::from_seed([2; 32]).public();
     let mut node = MemoryNode::new(peer, PeerAccess::All, ServeLimits::default(), now());
+    let mut reads = 0;
     loop {
         let arrived = duplex.receive().ok()?;
         let mut to_do = VecDeque::from(node.handle(MemoryInput::Received(&arrived.bytes), now()));
@@ -81,6 +84,7 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
                         _ => {
                             let read = MemoryInput::Read { image: number, group, found };
                             to_do.extend(node.handle(read, now()));
+                            reads += 1;
                             if lie == Lie::Leaves && !has_left.swap(true, Ordering::Relaxed) {
                                 // What is no message has it say farewell.
                                 let nonsense = MemoryInput::Received(&[0xff; 64]);
@@ -91,6 +95,10 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
                 }
                 _ => {}
             }
+        }
+        if lie == Lie::Ends && reads == image.group_count() {
+            duplex.end().ok()?;
+            return None;
         }
         duplex.send().ok()?;
         if arrived.is_over {
@@ -239,4 +247,31 @@ fn what_came_before_a_connection_ended_is_put_in_its_place() {
         groups.sort_unstable();
         assert!(groups.into_iter().eq(0..64));
     }
+}
+
+#[test]
+fn what_a_peer_has_said_is_here_is_read_though_it_has_ended_the_connection() {
+    // By QUIC the end of a stream may come before what is said on others.
+    let transport = Transport::Tls;
+    let path = std::env::temp_dir().join(format!("pagefork-ended-{}", std::process::id()));
+    let images = ImageStore::open(&path).unwrap();
+    let bytes = (0..64).flat_map(|group| image().read_group(group).unwrap()).collect();
+    let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let pages = PageRuns::new(vec![vec![(0, bytes)]]);
+    let author = SecretKey::from_seed([3; 32]);
+    images
+        .save(ImageDraft::new(manifest, &pages).sign_with(std::slice::from_ref(&author)))
+        .unwrap();
+    let (signers, own) = (TrustedKeys::from_iter([author.public()]), SecretKey::from_seed([2; 32]));
+    let (plan, times) = (FetchPlan::default(), PageTimes::default());
+    let peer = liar(transport, Lie::Ends);
+    let mut image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+    image.look_in(&images);
+    let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let notes = Arc::new(Notes(Mutex::new(Vec::new()), signal));
+    let report = image.fetch_into(notes.clone()).unwrap().join().unwrap();
+    assert_eq!(notes.0.lock().unwrap().len(), 64);
+    assert_eq!((report.plan.here, report.connections), (64, 1), "it was asked once");
+    std::fs::remove_dir_all(path).unwrap();
 }

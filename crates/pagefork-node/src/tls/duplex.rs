@@ -15,8 +15,15 @@ use crate::poll::{Arrived, again, wait_for};
 
 use super::channel::TlsChannel;
 
+/// Bytes of a record of TLS, at most.
+const RECORD: usize = 16 << 10;
+
 /// Bytes that TLS has at once: a record. What is waited for overtakes all that is not there yet.
-const BATCH: usize = 16 << 10;
+const BATCH: usize = RECORD;
+
+/// Bytes that TLS has at once where nothing is to be overtaken: many records go by one call of the system, and the
+/// kernel has few parts of them, of which it has no more than ten on their way at first.
+const BULK: usize = 256 << 10;
 
 /// Bytes that are received at once.
 const RECEIVED: usize = 64 << 10;
@@ -33,6 +40,8 @@ pub(crate) struct TlsDuplex {
     outbox: Outbox,
     /// Bytes that TLS has got and the network has not taken.
     in_tls: usize,
+    /// Bytes that it gets at once.
+    batch: usize,
     /// What has come last, and how much of it TLS has got.
     incoming: Vec<u8>,
     given: usize,
@@ -53,8 +62,28 @@ impl TlsDuplex {
         socket.set_nonblocking(true)?;
         SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
         let (outbox, incoming) = (Outbox::default(), Vec::new());
-        let (in_tls, given, lost, sent, received) = (0, 0, None, 0, 0);
-        Ok(Self { connection, socket, outbox, in_tls, incoming, given, lost, sent, received })
+        let (in_tls, batch, given, lost, sent, received) = (0, BATCH, 0, None, 0, 0);
+        Ok(Self {
+            connection,
+            socket,
+            outbox,
+            in_tls,
+            batch,
+            incoming,
+            given,
+            lost,
+            sent,
+            received,
+        })
+    }
+
+    /// Nothing that is sent overtakes what was pushed before, so that more is sent at once.
+    pub(crate) fn in_bulk(&mut self) {
+        // The kernel sends it when it can, whatever this thread does; where it refuses, it is told again.
+        let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(u32::MAX);
+        self.batch = BULK;
+        // Else TLS takes less. What it has is bounded here.
+        self.connection.set_buffer_limit(None);
     }
 
     /// Whether the connection is known to be lost, though the peer may have said more before.
@@ -88,26 +117,41 @@ impl TlsDuplex {
                 }
             }
             taken += std::mem::take(&mut self.in_tls);
-            // Small messages share a record: TLS makes one of each write.
-            let mut record = Vec::new();
-            while record.len() < BATCH {
-                let next = self.outbox.next();
-                if next.is_empty() {
-                    break;
+            while self.in_tls < self.batch {
+                match self.make_record()? {
+                    0 => break,
+                    size => self.in_tls += size,
                 }
-                let part = &next[..next.len().min(BATCH - record.len())];
-                record.extend_from_slice(part);
-                let size = part.len();
-                self.outbox.advance(size);
             }
-            if record.is_empty() {
+            if self.in_tls == 0 {
                 return Ok(taken);
             }
-            // TLS has nothing left to send, so it takes a record.
-            self.connection.writer().write_all(&record)?;
-            self.in_tls = record.len();
         }
         Ok(self.drop_unsent())
+    }
+
+    /// Gives TLS a record, of which it has less than it takes. Returns its size: nothing if all is sent.
+    fn make_record(&mut self) -> io::Result<usize> {
+        let next = self.outbox.next();
+        if next.len() >= RECORD {
+            self.connection.writer().write_all(&next[..RECORD])?;
+            self.outbox.advance(RECORD);
+            return Ok(RECORD);
+        }
+        // Small messages share a record: TLS makes one of each write.
+        let mut record = Vec::new();
+        while record.len() < RECORD {
+            let next = self.outbox.next();
+            if next.is_empty() {
+                break;
+            }
+            let part = &next[..next.len().min(RECORD - record.len())];
+            record.extend_from_slice(part);
+            let size = part.len();
+            self.outbox.advance(size);
+        }
+        self.connection.writer().write_all(&record)?;
+        Ok(record.len())
     }
 
     /// Drops what is to be sent. Returns its size.

@@ -273,6 +273,30 @@ impl Image {
         Self::of_held(parent, name, extents, changed, form, hold)
     }
 
+    /// As [`Self::of_changed`]. Copies of pages go into `room`, if they need half of it or more, and no more
+    /// than that: all of it is held as long as one of them.
+    pub(crate) fn of_changed_in(
+        parent: &Arc<Self>,
+        name: &str,
+        extents: Vec<Range<u64>>,
+        changed: &[(u64, &[u8])],
+        form: ImageForm,
+        room: &mut Vec<u8>,
+    ) -> Result<Arc<Self>, PagesError> {
+        let size = changed.len() * PAGE_SIZE as usize;
+        let fits = (room.capacity() / 2..=room.capacity()).contains(&size);
+        if form != ImageForm::Changes || !fits {
+            return Self::of_changed(parent, name, extents, changed, form);
+        }
+        let mut all = std::mem::take(room);
+        all.clear();
+        changed.iter().for_each(|(_, bytes)| all.extend_from_slice(bytes));
+        let all = Arc::new(all);
+        let hold =
+            |number: usize, page| DifferingPage::shared(page, &all, number * PAGE_SIZE as usize);
+        Self::of_held(parent, name, extents, changed, form, hold)
+    }
+
     /// As [`Self::of_changed`]; `hold` is told the number of a page that is changed, and where it lies.
     fn of_held(
         parent: &Arc<Self>,

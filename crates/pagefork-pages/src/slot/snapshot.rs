@@ -132,9 +132,60 @@ impl Slot {
         zeros: &[Range<u64>],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
+        self.snapshot_in(name, patches, zeros, form, &mut Vec::new())
+    }
+
+    /// As [`Slot::snapshot_without`], of [`ImageForm::Changes`]. Copies of pages go into `room`, if they need
+    /// half of what it was made for or more, and no more than that: it is taken then.
+    ///
+    /// # Errors
+    /// As of [`Slot::snapshot`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base + (64 << 10), [(base, &[1; 64 << 10][..])])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let patches = [(base, &[2; 4096][..]), (base + 8192, &[3; 4096])];
+    /// for (pages, is_taken) in [(1, false), (2, true), (4, true), (5, false)] {
+    ///     let mut slot = Slot::new(config.clone(), &image, &[size])?;
+    ///     let mut room = vec![1; pages * 4096];
+    ///     let moved = slot.snapshot_to_move("moved", &patches, &[], &mut room)?;
+    ///     assert_eq!(room.is_empty(), is_taken);
+    ///     let mut bytes = [0; 2];
+    ///     moved.read(base + 4095, &mut bytes)?;
+    ///     assert_eq!(bytes, [2, 1]);
+    ///     moved.read(base + 8192, &mut bytes)?;
+    ///     assert_eq!(bytes, [3, 3]);
+    /// }
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn snapshot_to_move(
+        &mut self,
+        name: &str,
+        patches: &[(u64, &[u8])],
+        zeros: &[Range<u64>],
+        room: &mut Vec<u8>,
+    ) -> Result<Arc<Image>, PagesError> {
+        self.snapshot_in(name, patches, zeros, ImageForm::Changes, room)
+    }
+
+    fn snapshot_in(
+        &mut self,
+        name: &str,
+        patches: &[(u64, &[u8])],
+        zeros: &[Range<u64>],
+        form: ImageForm,
+        room: &mut Vec<u8>,
+    ) -> Result<Arc<Image>, PagesError> {
         self.pages.check_process()?;
         self.pages.begin_look()?;
-        let image = self.look_and_snapshot(name, patches, zeros, form);
+        let image = self.look_and_snapshot(name, patches, zeros, form, room);
         self.pages.end_look()?;
         image
     }
@@ -145,6 +196,7 @@ impl Slot {
         patches: &[(u64, &[u8])],
         zeros: &[Range<u64>],
         form: ImageForm,
+        room: &mut Vec<u8>,
     ) -> Result<Arc<Image>, PagesError> {
         let is_incomplete = self.image().is_incomplete();
         // What nobody has touched may be absent, and is left to the image.
@@ -196,7 +248,7 @@ impl Slot {
             true => Arc::clone(parent),
             false => {
                 let extents = self.extents(parent, &changed);
-                Image::of_changed(parent, name, extents, &changed, form)?
+                Image::of_changed_in(parent, name, extents, &changed, form, room)?
             }
         };
         let otherwise = patched.into_keys().map(of_page).chain(left_out);

@@ -317,7 +317,9 @@ impl RunningNode {
             let asked = self.links.get(connection)?.asked.get(&name)?;
             Some((*connection, name, asked.look_up.clone()?))
         });
-        let Some((connection, name, (hash, proof))) = place else { return };
+        let Some((connection, name, (hash, proof))) = place else {
+            return self.looked_up_alone(key, group, bytes, now);
+        };
         // What is not what it was said to be is not here.
         let bytes = bytes.filter(|bytes| head.leaf(group, bytes).is_ok_and(|leaf| leaf == hash));
         let is_right = |bytes: &Vec<u8>| head.verify_group(group, bytes, &proof).is_ok();
@@ -338,12 +340,16 @@ impl RunningNode {
             None => {
                 let link = self.links.get_mut(&connection);
                 let Some(link) = link else { return };
-                let hashes = link.lacks(&[hash]);
+                let hashes = link.lacks(hash);
                 let Some(asked) = link.asked.get_mut(&name) else { return };
                 // What the peer has said before it hears of that is no lie.
                 (asked.look_up, asked.is_lacking) = (None, true);
-                let priority = match asked.urgent_since {
-                    Some(_) => Priority::Urgent,
+                let priority = match &mut asked.urgent_since {
+                    Some(since) => {
+                        // The peer is not to blame for the time until now.
+                        *since = now.at;
+                        Priority::Urgent
+                    }
                     None => Priority::Planned,
                 };
                 if let Some(image) = self.images.get_mut(&key) {
@@ -354,6 +360,29 @@ impl RunningNode {
                 }
                 let groups = vec![GroupRange { first: group, count: 1 }];
                 self.send(connection, &Message::Ask { image: name.0, priority, groups });
+            }
+        }
+    }
+
+    /// The same, after who has said what the group is has left.
+    fn looked_up_alone(&mut self, key: ImageKey, group: u64, bytes: Option<Vec<u8>>, now: Moment) {
+        let Some(image) = self.images.get_mut(&key) else { return };
+        let Some((hash, proof)) = image.said.remove(&group) else { return };
+        let Some((head, planner)) = &mut image.open else { return };
+        let is_right = |bytes: &Vec<u8>| {
+            head.leaf(group, bytes).is_ok_and(|leaf| leaf == hash)
+                && head.verify_group(group, bytes, &proof).is_ok()
+        };
+        match bytes.filter(is_right) {
+            Some(bytes) => {
+                planner.was_here(group);
+                image.here.remove(&group);
+                self.arrived(key, group, bytes, None, now);
+            }
+            // It is asked for as what never came, and is not said to be here again.
+            None => {
+                image.here.remove(&group);
+                planner.lost(group);
             }
         }
     }
@@ -386,8 +415,13 @@ impl RunningNode {
         if let Some(number) = holder.stage.number() {
             if let (Some(link), Some((_, planner))) = (self.links.get(&connection), &mut image.open)
             {
-                let asked = link.asked.range((number, 0)..=(number, u64::MAX));
-                asked.for_each(|((_, group), _)| planner.lost(*group));
+                for ((_, group), asked) in link.asked.range((number, 0)..=(number, u64::MAX)) {
+                    match &asked.look_up {
+                        // It needs nobody any more, if it is here.
+                        Some(said) => drop(image.said.insert(*group, said.clone())),
+                        None => planner.lost(*group),
+                    }
+                }
             }
             self.forget(connection, number, holder.stage.is_opening());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pagefork_image::{ContentHash, ImageHead};
+use pagefork_image::{ContentHash, GroupProof, ImageHead};
 
 use crate::node::running::ConnectionId;
 use crate::plan::planner::{FetchPlan, Planner};
@@ -23,6 +23,9 @@ pub(crate) struct FetchedImage {
     pub(crate) waits: BTreeMap<u64, Instant>,
     /// What would stand in its tree for contents that are here, by group.
     pub(crate) here: BTreeMap<u64, Vec<ContentHash>>,
+    /// Groups that are being looked up here, by the word of peers that have left since: what stands for
+    /// each, and its proof.
+    pub(crate) said: BTreeMap<u64, (ContentHash, GroupProof)>,
     /// Whether it has ever had a holder.
     pub(crate) had_holder: bool,
     /// Whether its caller was told that nobody has it.
@@ -89,6 +92,7 @@ impl FetchedImage {
             holders: BTreeMap::new(),
             waits: BTreeMap::new(),
             here: BTreeMap::new(),
+            said: BTreeMap::new(),
             had_holder: false,
             is_stranded: false,
         }

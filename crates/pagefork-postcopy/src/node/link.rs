@@ -30,7 +30,9 @@ pub(crate) struct Link {
     pub(crate) opening: u32,
     /// What the peer was ever told that this node has.
     pub(crate) told: HashSet<ContentHash>,
-    /// Of these, what the peer has in mind.
+    /// Of these, what was not here after all: it is not said again, of whichever image.
+    lost: HashSet<ContentHash>,
+    /// Of those that were told, what the peer has in mind.
     minded: HashSet<ContentHash>,
     /// Of these, what it need not have in mind any more, and is to be told so.
     unneeded: Vec<ContentHash>,
@@ -80,6 +82,7 @@ impl Link {
             asked: BTreeMap::new(),
             opening: 0,
             told: HashSet::new(),
+            lost: HashSet::new(),
             minded: HashSet::new(),
             unneeded: Vec::new(),
             owes_since: Some(now),
@@ -95,7 +98,8 @@ impl Link {
         let limit = self.welcome.as_ref().map_or(0, |welcome| welcome.known_groups) as usize;
         let mut hashes = Vec::new();
         for hash in here {
-            if self.minded.len() < limit && hashes.len() < HASHES_MAX && self.minded.insert(hash) {
+            let has_room = self.minded.len() < limit && hashes.len() < HASHES_MAX;
+            if has_room && !self.lost.contains(&hash) && self.minded.insert(hash) {
                 self.told.insert(hash);
                 hashes.push(hash);
             }
@@ -111,13 +115,18 @@ impl Link {
         if self.unneeded.len() < UNNEEDED_MAX.min(self.minded.len() / 2) {
             return Vec::new();
         }
-        self.lacks(&[])
+        self.taken_back(None)
     }
 
-    /// The peer is to have these in mind no longer. Gives all that it is to be told of that.
-    pub(crate) fn lacks(&mut self, hashes: &[ContentHash]) -> Vec<ContentHash> {
+    /// What was said to be here is not. Gives all that the peer is to have in mind no longer.
+    pub(crate) fn lacks(&mut self, hash: ContentHash) -> Vec<ContentHash> {
+        self.lost.insert(hash);
+        self.taken_back(Some(hash))
+    }
+
+    fn taken_back(&mut self, lost: Option<ContentHash>) -> Vec<ContentHash> {
         let mut hashes: Vec<ContentHash> =
-            hashes.iter().copied().chain(self.unneeded.drain(..)).collect();
+            lost.into_iter().chain(self.unneeded.drain(..)).collect();
         hashes.retain(|hash| self.minded.remove(hash));
         hashes
     }

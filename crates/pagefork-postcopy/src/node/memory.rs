@@ -108,8 +108,8 @@ pub enum MemoryOutput {
     Shown {
         /// The image.
         hash: ContentHash,
-        /// Until when; `None` if that is farther off than the clock goes.
-        until: Option<Instant>,
+        /// Until when.
+        until: Instant,
     },
     /// The peer depends on an image until then, whatever becomes of the connection.
     Leased {
@@ -118,7 +118,8 @@ pub enum MemoryOutput {
         /// Until when.
         until: Instant,
     },
-    /// The peer does not depend on an image any more.
+    /// The peer has not, or no longer, opened an image that was found for it, by any number: nothing of it is
+    /// read for this connection any more, and if it was leased here, the peer does not depend on it.
     Released {
         /// The image.
         hash: ContentHash,
@@ -515,7 +516,7 @@ impl MemoryNode {
             return;
         };
         let is_allowed = |hash| self.allows(name, token.as_ref(), hash);
-        let token_until = token.as_ref().map(|token| now.until_unix(token.expires_unix_s));
+        let has_expired = |token: &ImageToken| now.until_unix(token.expires_unix_s).is_none();
         let served = match found {
             // Whether there is an image of another name is nothing that a token tells.
             None if token.is_some() => return self.end(image, EndReason::NotAllowed),
@@ -526,13 +527,14 @@ impl MemoryNode {
                     // What it may not have is not there for it.
                     None => EndReason::NotFound,
                 };
-                return self.end(image, why);
+                return self.end_found(image, served.head.hash(), why);
+            }
+            Some(served) if token.as_ref().is_some_and(has_expired) => {
+                return self.end_found(image, served.head.hash(), EndReason::Expired);
             }
             Some(served) => served,
         };
-        if token_until == Some(None) {
-            return self.end(image, EndReason::Expired);
-        }
+        let token_until = token.as_ref().and_then(|token| now.until_unix(token.expires_unix_s));
         let rights = match token {
             Some(token) => token.rights,
             None => TokenRights { lease: true, take_over: true },
@@ -546,7 +548,7 @@ impl MemoryNode {
         let mut open = OpenImage::Open {
             head: Arc::clone(&served.head),
             rights,
-            token_until: token_until.flatten(),
+            token_until,
             lease_until: None,
         };
         let lease_ms = self.lease(&mut open, now);
@@ -676,13 +678,29 @@ impl MemoryNode {
         self.send(Lane::Control, &Message::Ended { image, why });
     }
 
+    /// Ends what was found, and the peer may not have.
+    fn end_found(&mut self, image: u32, hash: ContentHash, why: EndReason) {
+        self.end(image, why);
+        self.release(hash);
+    }
+
     fn forget(&mut self, image: u32) {
         self.backlog.cancel_image(image);
         self.asked.retain(|(of, _), _| *of != image);
         self.heads.retain(|head| head.image != image);
-        if let Some(OpenImage::Open { head, lease_until: Some(_), .. }) = self.images.remove(&image)
-        {
-            self.output.push(MemoryOutput::Released { hash: head.hash() });
+        if let Some(OpenImage::Open { head, .. }) = self.images.remove(&image) {
+            self.release(head.hash());
+        }
+    }
+
+    /// An image can be let go, unless the peer has it open by another number, too.
+    fn release(&mut self, hash: ContentHash) {
+        let is_open = |open: &OpenImage| match open {
+            OpenImage::Open { head, .. } => head.hash() == hash,
+            OpenImage::Resolving { .. } => false,
+        };
+        if !self.images.values().any(is_open) {
+            self.output.push(MemoryOutput::Released { hash });
         }
     }
 

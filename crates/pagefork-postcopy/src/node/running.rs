@@ -423,10 +423,12 @@ impl RunningNode {
             let Some((number, link)) = asked else { continue };
             if let Some(asked) = link.asked.get_mut(&(number, group))
                 && asked.urgent_since.is_none()
-                && asked.look_up.is_none()
             {
                 asked.urgent_since = Some(now.at);
-                raised = Some((*connection, Message::Raise { image: number, group }));
+                // What is looked up here is no more to be sent.
+                if asked.look_up.is_none() {
+                    raised = Some((*connection, Message::Raise { image: number, group }));
+                }
             }
         }
         if let Some((connection, message)) = raised {
@@ -455,6 +457,7 @@ impl RunningNode {
         let groups = groups.start.min(end)..end;
         for group in groups.clone() {
             planner.given(group);
+            fetched.said.remove(&group);
             fetched.waits.remove(&group);
             fetched.here.remove(&group);
         }

@@ -4,6 +4,7 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 mod fetching;
+mod here;
 mod hostile;
 mod migrations;
 mod network;

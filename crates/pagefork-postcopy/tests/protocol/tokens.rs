@@ -1,13 +1,15 @@
 //! Tokens: what they are for, and what they are not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use pagefork_image::{ContentHash, PublicKey, SecretKey, TrustedKeys};
+use pagefork_image::{ContentHash, ImageHead, ImageReader, PublicKey, SecretKey, TrustedKeys};
 use pagefork_postcopy::{
-    ConnectionId, EndReason, FetchLimits, FetchPlan, HolderLoss, ImageToken, MemoryInput,
-    MemoryNode, MemoryOutput, Moment, PeerAccess, RunningInput, RunningNode, RunningOutput,
-    ServeLimits, TokenError, TokenRights, TokenSubject,
+    ConnectionId, EndReason, FetchLimits, FetchPlan, Hello, HolderLoss, ImageToken, MemoryInput,
+    MemoryNode, MemoryOutput, Message, Moment, PROTOCOL_VERSION, PeerAccess, RunningInput,
+    RunningNode, RunningOutput, ServeLimits, ServedImage, TokenError, TokenRights, TokenSubject,
+    encode,
 };
 
 use crate::network::{Faults, Network, PEER, image, start};
@@ -184,5 +186,54 @@ fn an_image_ends_with_its_token_and_has_a_lease_only_with_the_right() {
         assert!(!ended(&network));
         assert!(network.run(Duration::from_secs(20), ended));
         assert!(network.leases.is_empty());
+    }
+}
+
+/// What a memory node has found for a peer is let go when the peer has it open no more, whatever it may do with
+/// it, and not before: it has no more open than the node allows.
+#[test]
+fn what_a_peer_has_open_no_more_is_let_go_whether_it_had_a_lease_or_not() {
+    for lease in [false, true] {
+        let network = network();
+        let mut token = token(&network);
+        token.rights.lease = lease;
+        let (token, limits) = (token.sign(&issuer()), ServeLimits::default());
+        let (peer, access) = (PublicKey::from_bytes(PEER), network.access.clone());
+        let mut node = MemoryNode::new(peer, access, limits, network.now);
+        // What is let go when it hears this, where what it looks for is this image.
+        let mut hears = |message: &Message, found: &ImageReader| {
+            let mut let_go = Vec::new();
+            let received = encode(message);
+            let mut outputs =
+                VecDeque::from(node.handle(MemoryInput::Received(&received), network.now));
+            while let Some(output) = outputs.pop_front() {
+                match output {
+                    MemoryOutput::Resolve { image, .. } => {
+                        let head = Arc::new(ImageHead::read(found).unwrap());
+                        let found = Some(ServedImage { head, certain: Vec::new() });
+                        let resolved = MemoryInput::Resolved { image, found };
+                        outputs.extend(node.handle(resolved, network.now));
+                    }
+                    MemoryOutput::Released { hash } => let_go.push(hash),
+                    MemoryOutput::Close(why) => panic!("{why}"),
+                    _ => {}
+                }
+            }
+            let_go
+        };
+        let open = |image| {
+            let (name, token) = ("counter".to_owned(), token.clone());
+            Message::Open { image, name, token, head: None }
+        };
+        let hello = Hello { version: PROTOCOL_VERSION, zstd: false, certain_groups: 4 };
+        let (own, other, none) = (&network.image, image(10, 2), Vec::new());
+        assert_eq!(hears(&Message::Hello(hello), own), none);
+        assert_eq!(hears(&open(0), own), none);
+        assert_eq!(hears(&open(1), own), none);
+        assert_eq!(hears(&Message::Close { image: 0 }, own), none, "it has it open");
+        assert_eq!(hears(&Message::Close { image: 1 }, own), [own.hash()]);
+        assert_eq!(hears(&Message::Close { image: 1 }, own), none);
+        // What was found, and is not what the token is for.
+        assert_eq!(hears(&open(2), &other), [other.hash()]);
     }
 }

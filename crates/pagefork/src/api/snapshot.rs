@@ -12,7 +12,7 @@ use crate::api::store::{Invariant, Store};
 use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::module::Module;
-use crate::run::contents::ExpectedSlots;
+use crate::run::contents::CapturedFor;
 use crate::run::freeze::{self, SaveReference};
 use crate::run::limiter;
 use crate::store::frozen::{Frozen, FrozenInstance};
@@ -78,7 +78,7 @@ impl<T: 'static> Store<T> {
     ///
     /// See [`Snapshot`].
     pub fn snapshot(&mut self) -> Result<Snapshot<T>> {
-        Snapshot::take(self, None, ExpectedSlots::Many)
+        Snapshot::take(self, None, CapturedFor::Spawns)
     }
 
     /// As [`Store::snapshot`], of what goes on in one other place alone: if a snapshot was taken before,
@@ -110,7 +110,38 @@ impl<T: 'static> Store<T> {
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn snapshot_to_move(&mut self) -> Result<Snapshot<T>> {
-        Snapshot::take(self, None, ExpectedSlots::One)
+        self.snapshot_to_move_in(Vec::new())
+    }
+
+    /// As [`Store::snapshot_to_move`], which takes its copies of pages into `room`, whose contents are
+    /// dropped, if that has room for them and not much more: memory that was asked for and touched before, while
+    /// guests ran, costs no time now.
+    ///
+    /// # Errors
+    /// As of [`Store::snapshot`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use pagefork::{Config, DeltaTracker, Engine, Linker, Module, StrategyConfig};
+    /// # let mut config = Config::new();
+    /// # config.strategies(StrategyConfig { deltas: DeltaTracker::Writes, ..StrategyConfig::default() });
+    /// # let engine = Engine::new(&config)?;
+    /// # let module = Module::new(&engine, r#"(module (memory (export "memory") 200))"#)?;
+    /// # let (mut store, instance) = Linker::new(&engine).instantiate_pre(&module)?.spawn(())?;
+    /// # let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// # memory.data_mut(&mut store).fill(1);
+    /// let ahead = store.snapshot()?;
+    /// let room = vec![1; 1 << 20]; // Zeros might not be touched.
+    /// memory.write(&mut store, 0, b"later")?;
+    /// let moved = store.snapshot_to_move_in(room)?;
+    /// # let (mut other, instance) = moved.instance_pre()?.spawn(())?;
+    /// # let memory = instance.get_memory(&mut other, "memory").expect("it is exported");
+    /// # assert_eq!(&memory.data(&other)[..6], b"later\x01");
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn snapshot_to_move_in(&mut self, room: Vec<u8>) -> Result<Snapshot<T>> {
+        Snapshot::take(self, None, CapturedFor::Move(room))
     }
 
     /// As [`Store::snapshot`], of a store whose guests hold references to values of the host:
@@ -149,7 +180,7 @@ impl<T: 'static> Store<T> {
         &mut self,
         mut save: impl FnMut(&(dyn Any + Send + Sync)) -> Result<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Snapshot<T>> {
-        Snapshot::take(self, Some(&mut save), ExpectedSlots::Many)
+        Snapshot::take(self, Some(&mut save), CapturedFor::Spawns)
     }
 
     /// As [`Store::reset`], but to what the instances were when the snapshot was taken,
@@ -289,11 +320,11 @@ impl<T: 'static> Snapshot<T> {
     fn take(
         store: &mut Store<T>,
         save: Option<&mut SaveReference<'_>>,
-        slots: ExpectedSlots,
+        captured_for: CapturedFor,
     ) -> Result<Self> {
         // SAFETY: the store is borrowed.
         let store = unsafe { &mut *store.as_ptr() };
-        Ok(Self::new(Arc::new(freeze::freeze(store, save, slots)?)))
+        Ok(Self::new(Arc::new(freeze::freeze(store, save, captured_for)?)))
     }
 
     /// What spawns stores that begin as the snapshot is, whole: all instances of it, and a guest

@@ -79,6 +79,15 @@ pub(crate) enum ExpectedSlots {
     Many,
 }
 
+/// What a store is captured for.
+#[derive(Debug)]
+pub(crate) enum CapturedFor {
+    /// One goes on from it. Copies of pages of the first instance that has as many go into this room.
+    Move(Vec<u8>),
+    /// Many do.
+    Spawns,
+}
+
 /// An image of what an instance is now, without the bytes of pages that its page manager holds free;
 /// with what is in its save area, if it is suspended.
 ///
@@ -88,7 +97,7 @@ pub(crate) fn make_image(
     store: &mut StoreGroup,
     ordinal: u32,
     is_suspended: bool,
-    slots: ExpectedSlots,
+    captured_for: &mut CapturedFor,
 ) -> Result<Arc<Image>> {
     let module = store.instance(ordinal).module.clone();
     let (layout, name) = (module.layout(), module.name().unwrap_or("snapshot"));
@@ -103,13 +112,15 @@ pub(crate) fn make_image(
     let zeros = free.as_ref().map_or(&[][..], |free| &free.ranges);
     // What was spawned from a snapshot differs from it in what one run has written. What was
     // started differs from its module in all that starting it has made.
-    let form = match (slots, ordinal as usize <= store.origin_count()) {
-        (ExpectedSlots::One, _) => ImageForm::Changes,
-        (ExpectedSlots::Many, true) => ImageForm::Branch,
-        (ExpectedSlots::Many, false) => ImageForm::Whole,
-    };
+    let is_spawned = ordinal as usize <= store.origin_count();
     let slot = &mut store.instance_mut(ordinal).slot;
-    let image = slot.snapshot_without(name, &patches, zeros, form);
+    let image = match captured_for {
+        CapturedFor::Move(room) => slot.snapshot_to_move(name, &patches, zeros, room),
+        CapturedFor::Spawns if is_spawned => {
+            slot.snapshot_without(name, &patches, zeros, ImageForm::Branch)
+        }
+        CapturedFor::Spawns => slot.snapshot_without(name, &patches, zeros, ImageForm::Whole),
+    };
     if !slot.is_whole() {
         // A page of its file was gone: guests may not see what is in its place.
         store.set_broken(true);

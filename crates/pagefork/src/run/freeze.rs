@@ -16,7 +16,7 @@ use pagefork_pages::{CodeBounds, GrowthKind, Slot, Strategies};
 
 use crate::base::error::{Result, UsageError};
 use crate::code::module::SpawnPlan;
-use crate::run::contents::{ExpectedSlots, make_image};
+use crate::run::contents::{CapturedFor, make_image};
 use crate::run::limiter;
 #[cfg(feature = "testing")]
 use crate::run::poison;
@@ -41,7 +41,7 @@ pub(crate) type SaveReference<'a> =
 pub(crate) fn freeze(
     store: &mut StoreGroup,
     save: Option<&mut SaveReference<'_>>,
-    slots: ExpectedSlots,
+    mut captured_for: CapturedFor,
 ) -> Result<Frozen> {
     store.check_whole()?;
     if store.suspended.as_ref().is_some_and(|suspended| suspended.of_task) {
@@ -62,7 +62,7 @@ pub(crate) fn freeze(
         store.each_host_function(ordinal, |index| referred.push(index));
         let is_suspended = |call: &FrozenCall| call.suspended.ordinal == ordinal;
         let is_suspended = call.as_ref().is_some_and(is_suspended);
-        let image = make_image(store, ordinal, is_suspended, slots)?;
+        let image = make_image(store, ordinal, is_suspended, &mut captured_for)?;
         let instance = store.instance(ordinal);
         let sizes = store.present_sizes(ordinal);
         let plan = SpawnPlan {
