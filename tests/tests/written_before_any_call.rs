@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagefork::{
     CallProgress, Caller, Config, Engine, Func, Global, GrowthKind, Instance, InstancePre, Linker,
@@ -17,11 +18,13 @@ const PAGES: u64 = 100;
 const GUEST: &str = r#"(module
     (import "host" "write" (func $host_writes))
     (import "host" "wait" (func $wait))
+    (import "host" "answer" (func $answer (param i32) (result i32)))
     (memory (export "memory") 100 110)
     (data (i32.const 70000) "contents")
     (global $number (export "number") (mut i32) (i32.const 7))
     (table (export "table") 3 2000 funcref)
     (elem (i32.const 0) $write)
+    (func (export "ask") (result i32) (call $answer (i32.const 5)))
     (func $write (export "write") (i32.store (i32.const 70000) (i32.const 1)))
     (func (export "wait") (result i32) (call $wait) (i32.load (i32.const 70000)))
     (func (export "size") (result i32) (memory.size))
@@ -155,6 +158,16 @@ fn pre(reset: ResetKind, text: &str) -> InstancePre<Data> {
     linker.func_wrap("host", "write", write).unwrap();
     let wait = |mut caller: Caller<'_, Data>| Err::<(), _>(caller.suspend_before());
     linker.func_wrap("host", "wait", wait).unwrap();
+    // Answers by a suspension, and then so that the guest is suspended behind the call.
+    let is_first = AtomicBool::new(true);
+    let answer = move |mut caller: Caller<'_, Data>, asked: i32| {
+        if is_first.swap(false, Ordering::Relaxed) {
+            return Err(caller.suspend_before());
+        }
+        caller.suspend_after()?;
+        Ok(asked + 100)
+    };
+    linker.func_wrap("host", "answer", answer).unwrap();
     linker.instantiate_pre(&module).unwrap()
 }
 
@@ -287,6 +300,36 @@ fn a_suspended_guest_that_nobody_resumes_leaves_nothing() {
                 let memory = memory(&mut store, instance);
                 memory.write(&mut store, 70_000, b"other").unwrap();
             });
+        }
+    }
+}
+
+/// The results of a host function that a guest was suspended before are in the slot before the guest goes
+/// on, which it does not here.
+#[test]
+fn what_a_host_function_has_answered_on_another_thread_is_gone_in_the_next() {
+    for reset in ResetKind::ALL {
+        let pre = pre(reset, GUEST);
+        let (mut store, instance) = pre.spawn(()).unwrap();
+        let ask = instance.get_func(&mut store, "ask").unwrap();
+        let progress = ask.call_suspendable(&mut store, &[]).unwrap();
+        assert!(matches!(progress, CallProgress::Suspended));
+        let suspended = store.snapshot().unwrap().instance_pre().unwrap();
+        drop(store);
+        for _ in 0..100 {
+            suspended.spawn(()).unwrap();
+        }
+        for _ in 0..5 {
+            let (mut store, _) = suspended.spawn(()).unwrap();
+            elsewhere(|| {
+                let progress = store.resume().unwrap();
+                assert!(matches!(progress, CallProgress::Suspended), "{reset}");
+            });
+            drop(store);
+            let (mut store, instance) = suspended.spawn(()).unwrap();
+            let guest = store.suspended().unwrap();
+            assert_eq!(guest.arguments()[0].i32(), Some(5), "{reset}");
+            check(&mut store, instance, &reset.to_string());
         }
     }
 }

@@ -116,6 +116,8 @@ impl<'a> PageGiver<'a> {
                 }
                 Vec::new()
             }
+            // It may have been opened by another number in the same breath.
+            MemoryOutput::Released { hash } if self.node.has_open(hash) => Vec::new(),
             MemoryOutput::Released { hash } => {
                 self.open.remove(&hash);
                 // What another connection of the peer has leased is not given back by this one.

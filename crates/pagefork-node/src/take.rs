@@ -618,20 +618,27 @@ impl Taker {
         let mut events = Vec::new();
         if let Some(failure) = self.failed.take() {
             // What is here is read before anybody is asked again.
-            let ended = self.carry_out(&mut events);
-            if events.is_empty() && self.to_look_up.is_empty() {
-                return Err(failure);
-            }
-            self.failed = Some(ended.err().unwrap_or(failure));
-            return Ok(events);
+            return self.carry_out_after(failure, events);
         }
         match self.exchange(&mut events) {
-            Err(failure) if events.is_empty() && self.to_look_up.is_empty() => Err(failure),
-            ended => {
-                self.failed = ended.err();
-                Ok(events)
-            }
+            // It may have failed before what was read meanwhile was given out.
+            Err(failure) => self.carry_out_after(failure, events),
+            Ok(()) => Ok(events),
         }
+    }
+
+    /// Does what is to be done although the connection has failed, which counts once nothing is left.
+    fn carry_out_after(
+        &mut self,
+        failure: LinkFailure,
+        mut events: Vec<Event>,
+    ) -> Result<Vec<Event>, LinkFailure> {
+        let ended = self.carry_out(&mut events);
+        if events.is_empty() && self.to_look_up.is_empty() && self.whole.is_none() {
+            return Err(failure);
+        }
+        self.failed = Some(ended.err().unwrap_or(failure));
+        Ok(events)
     }
 
     fn exchange(&mut self, events: &mut Vec<Event>) -> Result<(), LinkFailure> {

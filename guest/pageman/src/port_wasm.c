@@ -6,8 +6,10 @@
 
 /* Where the linker's data and stack end. */
 extern unsigned char __heap_base;
+#ifndef __EMSCRIPTEN__
 /* The initial end of memory, in linkers that say so. */
 extern unsigned char __heap_end __attribute__((weak));
+#endif
 
 /* Whether nothing else uses the memory between these: malloc, if it is the library's own. A strong definition
  * takes the place of this one, which some compilers would take for final if it were constant. */
@@ -37,10 +39,12 @@ void port_first_heap(uintptr_t *start, uintptr_t *end) {
     *start = *end = 0;
     if (!pageman_owns_heap) return;
     *start = (uintptr_t)&__heap_base;
-    *end = (uintptr_t)&__heap_end;
 #ifdef __EMSCRIPTEN__
-    /* Its older linkers do not say so, and all that grows its memory is here. */
-    if (!*end) *end = port_pages() * (uintptr_t)PAGEMAN_PAGE_SIZE;
+    /* Its older linkers do not say where memory ends, and all that grows its memory is here. */
+    page_t pages = port_pages();
+    *end = (uintptr_t)(pages < PAGES_USABLE ? pages : PAGES_USABLE) << PAGEMAN_PAGE_SHIFT;
+#else
+    *end = (uintptr_t)&__heap_end;
 #endif
     /* Without the linker's word for it memory could have been grown by others already. */
     if (*end < *start) *start = *end = 0;

@@ -33,7 +33,7 @@ struct file_map {
 
 /* Reading and writing of files may wait for other threads, as emscripten's do for the first one, which allocates and frees
  * meanwhile: the manager's lock is malloc's, too, so files have one of their own, taken before that. */
-#ifdef __wasm_atomics__
+#if defined(__wasm_atomics__) && __has_include(<pthread.h>)
 #include <pthread.h>
 static pthread_mutex_t files = PTHREAD_MUTEX_INITIALIZER;
 static void lock_files(void) { pthread_mutex_lock(&files); }
@@ -356,6 +356,7 @@ int POSIX(munmap)(void *address, size_t length) {
 int POSIX(mprotect)(void *address, size_t length, int protection) {
     page_t start, end;
     if (inactive()) return -1;
+    if (!map_count) return fail(pageman_mprotect(address, length, protection));
     lock_files();
     int result = 0;
     if (length && protection & PROT_WRITE && range_of(address, length, &start, &end)) {
@@ -385,6 +386,7 @@ int POSIX(msync)(void *address, size_t length, int flags) {
     if ((uintptr_t)address % PAGEMAN_PAGE_SIZE) return fail(PAGEMAN_INVALID);
     if (length == 0) return 0;
     if (!range_of(address, length, &start, &end)) return fail(PAGEMAN_NO_MEMORY);
+    if (!map_count) return fail(pageman_madvise(address, length, MADV_NORMAL));
     lock_files();
     int result = write_back_range(start, end);
     if (result == 0) result = fail(pageman_madvise(address, length, MADV_NORMAL));
@@ -395,6 +397,7 @@ int POSIX(msync)(void *address, size_t length, int flags) {
 int POSIX(madvise)(void *address, size_t length, int advice) {
     page_t start, end;
     if (inactive()) return -1;
+    if (!map_count) return fail(pageman_madvise(address, length, advice));
     lock_files();
     int result;
     if (advice != MADV_DONTNEED || length == 0 || !range_of(address, length, &start, &end) || !any_map(start, end)) {
@@ -464,20 +467,33 @@ static void move_record(page_t old_start, page_t old_end, page_t start, page_t e
     insert_map(map);
 }
 
-/* What a map of a file has more of it is read once its pages are there. If that fails they are put back. */
-static int read_more(page_t old_start, page_t old_end, page_t start, page_t end) {
-    page_t had = old_end - old_start;
-    const struct file_map *map = &maps[map_at(start)];
-    if (end - start <= had || map->descriptor < 0) return 0;
-    if (read_again(map, start + had, (size_t)(end - start - had) << PAGEMAN_PAGE_SHIFT) == 0) return 0;
+/* Makes a map of a file longer, where it is if it can be. What it has more of the file is read before anything moves, so that
+ * nothing has changed if that fails. */
+static int grow_map(const struct file_map *map, void **address, page_t start, page_t end, page_t count, int flags, void *target) {
+    size_t had = (size_t)(end - start) << PAGEMAN_PAGE_SHIFT, more = (size_t)(count - (end - start)) << PAGEMAN_PAGE_SHIFT;
+    off_t offset = map->offset + ((off_t)(end - map->start) << PAGEMAN_PAGE_SHIFT);
+    struct stat status;
+    if (find_file(map, &status) != 0) return -1;
+    if (!(flags & MREMAP_FIXED)) {
+        int error = pageman_mremap(address, had, had + more, 0, NULL);
+        if (error == PAGEMAN_OK) {
+            if (read_file(map->descriptor, offset, (char *)*address + had, more) == 0) return 0;
+            error = errno;
+            pageman_mremap(address, had + more, had, 0, NULL);
+            errno = error;
+            return -1;
+        }
+        if (!(flags & MREMAP_MAYMOVE)) return fail(error);
+    }
+    char *read = pageman_map(more, 0, PAGEMAN_ZERO);
+    if (!read) return fail(PAGEMAN_NO_MEMORY);
+    int result = read_file(map->descriptor, offset, read, more);
+    if (result == 0) result = fail(pageman_mremap(address, had, had + more, flags, target));
+    if (result == 0) memcpy((char *)*address + had, read, more);
     int error = errno;
-    void *address = page_address(start), *old = page_address(old_start);
-    size_t length = (size_t)(end - start) << PAGEMAN_PAGE_SHIFT, old_length = (size_t)had << PAGEMAN_PAGE_SHIFT;
-    int flags = start == old_start ? 0 : MREMAP_MAYMOVE | MREMAP_FIXED;
-    if (pageman_mremap(&address, length, old_length, flags, old) == PAGEMAN_OK)
-        move_record(start, end, old_start, old_end);
+    pageman_unmap(read, more);
     errno = error;
-    return -1;
+    return result;
 }
 
 static void *remap(void *address, size_t old_length, size_t new_length, int flags, void *target) {
@@ -489,14 +505,16 @@ static void *remap(void *address, size_t old_length, size_t new_length, int flag
         errno = EINVAL;
         return MAP_FAILED;
     }
-    if (map_count && !reserve_maps(2)) {
+    /* One moved from the middle of a map into the middle of another leaves parts of both. */
+    if (map_count && !reserve_maps(3)) {
         errno = ENOMEM;
         return MAP_FAILED;
     }
+    const struct file_map *grows = NULL;
+    page_t count;
+    bool counted = manager_pages_of(new_length, &count);
     if (records) {
         const struct file_map *map = &maps[map_at(start)];
-        page_t count;
-        bool counted = manager_pages_of(new_length, &count);
         if (counted && count <= end - start && !(flags & MREMAP_FIXED)) {
             if (write_back_range(start + count, end) != 0) return MAP_FAILED;
             if (fail(pageman_mremap(&address, old_length, new_length, flags, target)) != 0) return MAP_FAILED;
@@ -509,16 +527,17 @@ static void *remap(void *address, size_t old_length, size_t new_length, int flag
             return MAP_FAILED;
         }
         if (counted && count < end - start && write_back_range(start + count, end) != 0) return MAP_FAILED;
-        struct stat status;
-        if (counted && count > end - start && map->descriptor >= 0 && find_file(map, &status) != 0) return MAP_FAILED;
+        if (counted && count > end - start && map->descriptor >= 0) grows = map;
     }
     if (onto && write_back_range(to, to_end) != 0) return MAP_FAILED;
-    if (fail(pageman_mremap(&address, old_length, new_length, flags, target)) != 0) return MAP_FAILED;
+    if ((grows ? grow_map(grows, &address, start, end, count, flags, target)
+               : fail(pageman_mremap(&address, old_length, new_length, flags, target))) != 0)
+        return MAP_FAILED;
     if (onto) cut_maps(to, to_end);
     if (!records) return address;
     range_of(address, new_length, &to, &to_end);
     move_record(start, end, to, to_end);
-    return read_more(start, end, to, to_end) == 0 ? address : MAP_FAILED;
+    return address;
 }
 
 void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int flags, ...) {
@@ -535,6 +554,7 @@ void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int fla
         errno = EINVAL;
         return MAP_FAILED;
     }
+    if (!map_count) return fail(pageman_mremap(&address, old_length, new_length, flags, target)) == 0 ? address : MAP_FAILED;
     lock_files();
     void *moved = remap(address, old_length, new_length, flags, target);
     unlock_files();

@@ -214,15 +214,18 @@ impl Drop for StoreRef {
 }
 
 impl StoreRef {
-    /// As dropping it, after a call into the store's guests that nothing else of the store was around.
+    /// As dropping it, without a look whether a guest is entered.
+    ///
+    /// # Safety
+    /// No call into the store's guests is around this.
     #[inline]
-    pub(crate) fn drop_unentered(self) {
+    pub(crate) unsafe fn drop_unentered(self) {
         let cell = self.0;
         let left = self.count.get() - 1;
         self.count.set(left);
         mem::forget(self);
         if left == 0 {
-            // SAFETY: this was the last reference. Who waits in one of its calls would have another.
+            // SAFETY: this was the last reference; by this function's contract no guest is entered.
             unsafe { StoreCell::release_unentered(cell) };
         }
     }

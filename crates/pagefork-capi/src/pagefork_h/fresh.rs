@@ -58,7 +58,8 @@ impl FreshExport {
         match self.export.call(&mut store.context()?, &instance, values) {
             Ok(RegisterResult { int, float }) => {
                 (place.int, place.float) = (int, float);
-                store.drop_unentered();
+                // SAFETY: nobody but this function has the store, and its call has returned.
+                unsafe { store.drop_unentered() };
                 Ok(())
             }
             Err(error) => {

@@ -520,6 +520,14 @@ static void spawning(wasm_engine_t *engine) {
   FAILS(pagefork_instance_typed_func(instance, NULL, ":i", &none), "name is null");
   CHECK(!none);
   FAILS(pagefork_instance_typed_func(instance, "none", ":i", NULL), "null");
+  FAILS(pagefork_instance_typed_func(instance, "f", NULL, &none), "signature is null");
+  FAILS(pagefork_instance_typed_func((wasm_instance_t *)empty, "f", ":", &none), "instance");
+  /* Whoever has a function of it knows the instance, which stays when its object goes. */
+  OK(pagefork_instance_typed_func(instance, "f", ":", &none));
+  wasm_instance_delete(instance);
+  instance = wasm_instance_new(stranger, empty, NULL, NULL);
+  PAGEFORK_CALL(none, void, (pagefork_typed_func_t *), none);
+  pagefork_typed_func_delete(none);
   wasm_instance_delete(instance);
   delete_kept();
   wasm_store_delete(stranger);

@@ -269,12 +269,14 @@ impl Directory {
         let mut known = self.came.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(of, hash), _| *of != kind || hashes.binary_search(hash).is_ok());
         hashes.sort_by_cached_key(|hash| {
-            let came = known.entry((kind, *hash)).or_insert_with(|| {
-                let metadata = fs::metadata(self.file(kind, *hash));
-                // One that is gone meanwhile comes last.
-                metadata.and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+            let came = known.get(&(kind, *hash)).copied().or_else(|| {
+                let metadata = fs::metadata(self.file(kind, *hash)).ok()?;
+                let came = metadata.modified().ok()?;
+                known.insert((kind, *hash), came);
+                Some(came)
             });
-            Reverse(*came)
+            // One that is gone meanwhile comes last.
+            Reverse(came)
         });
         hashes.truncate(count);
         Ok(hashes)

@@ -141,7 +141,11 @@ impl LastChanges {
     }
 
     /// All of it, if that is here, and what stands for its groups.
-    pub(super) fn whole(self) -> Option<(Vec<u8>, ComingGroups)> {
+    pub(super) fn whole(mut self) -> Option<(Vec<u8>, ComingGroups)> {
+        // The program has it for as long as it lives.
+        if self.bytes.len() < self.bytes.capacity() / 2 {
+            self.bytes.shrink_to_fit();
+        }
         self.is_whole.then_some((self.bytes, self.groups))
     }
 }

@@ -16,13 +16,49 @@ const WAITING_MAX: usize = 3;
 /// A thread that encrypts and sends what it is shown, as far as there is a processor for it.
 pub(super) struct ChangesSending {
     shared: Arc<SharedChanges>,
-    thread: JoinHandle<()>,
-    /// What no message has yet.
+    /// Until it is waited for.
+    thread: Option<JoinHandle<()>>,
+    cutter: Cutter,
+}
+
+/// Cuts what it is shown into parts for messages.
+#[derive(Default)]
+struct Cutter {
+    /// What no message has yet, and where it begins.
     waiting: Vec<u8>,
-    /// Behind the last byte that was shown.
-    end: u64,
-    /// Behind the last byte of all.
+    start: u64,
+    /// Behind the last byte of all that was shown.
     most: u64,
+}
+
+impl Cutter {
+    /// Gives what can be sent now.
+    fn show(&mut self, place: u64, bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+        self.most = self.most.max(place + bytes.len() as u64);
+        let is_too_much = self.most > LAST_CHANGES_MAX as u64;
+        let follows = place == self.start + self.waiting.len() as u64;
+        let mut ready = if follows && !is_too_much { Vec::new() } else { self.take() };
+        if is_too_much {
+            return ready;
+        }
+        if self.waiting.is_empty() {
+            self.start = place;
+        }
+        self.waiting.extend_from_slice(bytes);
+        // Nothing follows what is at the beginning.
+        if self.waiting.len() >= PART || place == 0 {
+            ready.append(&mut self.take());
+        }
+        ready
+    }
+
+    fn take(&mut self) -> Vec<(u64, Vec<u8>)> {
+        let parts = (self.start..).step_by(PART).zip(self.waiting.chunks(PART));
+        let parts = parts.map(|(at, bytes)| (at, bytes.to_vec())).collect();
+        self.start += self.waiting.len() as u64;
+        self.waiting.clear();
+        parts
+    }
 }
 
 /// What both threads have. The link is locked before the parts: who has it sends them in their order.
@@ -42,6 +78,12 @@ struct Parts {
 impl SharedChanges {
     fn parts(&self) -> MutexGuard<'_, Parts> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing follows.
+    fn end(&self) {
+        self.parts().is_over = true;
+        self.changed.notify_one();
     }
 
     /// Sends what there is.
@@ -81,38 +123,20 @@ impl ChangesSending {
         let thread = thread::Builder::new().name("pagefork-changes".to_owned());
         let thread = thread.spawn(move || sends.send_until_over());
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(Self { shared, thread, waiting: Vec::new(), end: 0, most: 0 })
+        Ok(Self { shared, thread: Some(thread), cutter: Cutter::default() })
     }
 
     /// Sends a part of what goes along with the hand-over, unless it is too much for that: then what is
     /// the last of all parts stays here, too, and the target fetches the image.
     pub(super) fn show(&mut self, place: u64, part: &[u8]) {
-        if place != self.end {
-            self.send_waiting();
-        }
-        self.end = place + part.len() as u64;
-        self.most = self.most.max(self.end);
-        if self.most > LAST_CHANGES_MAX as u64 {
+        let ready = self.cutter.show(place, part);
+        if ready.is_empty() {
             return;
         }
-        self.waiting.extend_from_slice(part);
-        // Nothing follows what is at the beginning.
-        if self.waiting.len() >= PART || place == 0 {
-            self.send_waiting();
-        }
-    }
-
-    fn send_waiting(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let at = self.end - self.waiting.len() as u64;
-        let parts = (at..).step_by(PART).zip(self.waiting.chunks(PART));
         let mut shared = self.shared.parts();
-        shared.all.extend(parts.map(|(at, bytes)| (at, bytes.to_vec())));
+        shared.all.extend(ready);
         let are_many = shared.all.len() > WAITING_MAX;
         drop(shared);
-        self.waiting.clear();
         self.shared.changed.notify_one();
         if are_many && let Ok(mut link) = self.shared.link.try_lock() {
             self.shared.send(&mut link);
@@ -120,16 +144,64 @@ impl ChangesSending {
     }
 
     /// Gives the connection back, with what it has not sent yet; `None` if it is lost.
-    pub(super) fn end(self) -> Option<NodeLink> {
-        let Self { shared, thread, .. } = self;
+    pub(super) fn end(mut self) -> Option<NodeLink> {
         // Nobody has to wait for a processor for what is left.
-        if let Ok(mut link) = shared.link.try_lock() {
-            shared.send(&mut link);
+        if let Ok(mut link) = self.shared.link.try_lock() {
+            self.shared.send(&mut link);
         }
-        shared.parts().is_over = true;
-        shared.changed.notify_one();
-        thread.join().ok()?;
+        self.shared.end();
+        self.thread.take()?.join().ok()?;
+        let shared = Arc::clone(&self.shared);
+        drop(self);
         let shared = Arc::into_inner(shared)?;
         Some(shared.link.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for ChangesSending {
+    /// Who hashes may have panicked: the thread ends, and with it the connection.
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown group by group behind `start`, then what lies before, then the beginning.
+    fn cut(start: u64, groups: u64) -> Vec<(u64, Vec<u8>)> {
+        const GROUP: u64 = 16 << 10;
+        let bytes = |place: u64, length: u64| -> Vec<u8> {
+            (place..place + length).map(|at| (at / 7) as u8).collect()
+        };
+        let mut cutter = Cutter::default();
+        let places = (0..groups).map(|group| (start + group * GROUP, GROUP));
+        let shown = places.chain([(128, start - 128), (0, 128)]);
+        let parts: Vec<_> =
+            shown.flat_map(|(place, length)| cutter.show(place, &bytes(place, length))).collect();
+        for (at, part) in &parts {
+            assert!(*part == bytes(*at, part.len() as u64), "{start}, {groups}, at {at}");
+            assert!(at + part.len() as u64 <= LAST_CHANGES_MAX as u64 && part.len() <= PART);
+        }
+        parts
+    }
+
+    #[test]
+    fn parts_are_whole_and_the_beginning_is_the_last() {
+        for (start, groups) in [(4096, 1), (4096, 4), (0x13000, 7), (0x13000, 1000)] {
+            let parts = cut(start, groups);
+            let length: usize = parts.iter().map(|(_, part)| part.len()).sum();
+            assert_eq!(length as u64, start + groups * (16 << 10));
+            assert_eq!(parts.last().unwrap().0, 0);
+        }
+    }
+
+    #[test]
+    fn of_too_much_the_beginning_stays_away_and_nothing_is_at_another_place() {
+        for remainder in 0..4 {
+            let parts = cut(4096 + remainder * (16 << 10), 1030);
+            assert!(parts.len() > 250 && parts.iter().all(|(at, _)| *at != 0));
+        }
     }
 }

@@ -80,7 +80,7 @@ impl TlsDuplex {
     /// Nothing that is sent overtakes what was pushed before, so that more is sent at once.
     pub(crate) fn in_bulk(&mut self) {
         // The kernel sends it when it can, whatever this thread does; where it refuses, it is told again.
-        let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(u32::MAX);
+        let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(2 * BULK as u32);
         self.batch = BULK;
         // Else TLS takes less. What it has is bounded here.
         self.connection.set_buffer_limit(None);
@@ -269,13 +269,19 @@ impl TlsDuplex {
     /// If TLS refuses.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         let until = Instant::now() + Duration::from_secs(1);
+        self.send_all(until)?;
+        self.connection.send_close_notify();
+        self.send_all(until)
+    }
+
+    /// Sends what there is, and what TLS has of it.
+    fn send_all(&mut self, until: Instant) -> io::Result<()> {
         self.send()?;
-        while !self.outbox.is_empty() && Instant::now() < until {
+        while (!self.outbox.is_empty() || self.connection.wants_write()) && Instant::now() < until {
             self.wait(&[], Some(until), true)?;
             self.send()?;
         }
-        self.connection.send_close_notify();
-        self.send().map(drop)
+        Ok(())
     }
 
     /// As [`Self::end`], towards a peer that may be sending: takes what comes and throws it away,

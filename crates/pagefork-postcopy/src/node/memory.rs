@@ -304,6 +304,15 @@ impl MemoryNode {
         })
     }
 
+    /// Whether the peer has an image open, by whichever number. Where a message is answered after others that came with
+    /// it, one that was [let go](MemoryOutput::Released) can be open again.
+    pub fn has_open(&self, image: ContentHash) -> bool {
+        self.images.values().any(|open| match open {
+            OpenImage::Open { head, .. } => head.hash() == image,
+            OpenImage::Resolving { .. } => false,
+        })
+    }
+
     /// Whether the peer may have an image that is [looked for](MemoryOutput::Resolve), if it is this one: else nothing
     /// of it need be read.
     pub fn may_have(&self, image: u32, hash: ContentHash) -> bool {
@@ -695,11 +704,7 @@ impl MemoryNode {
 
     /// An image can be let go, unless the peer has it open by another number, too.
     fn release(&mut self, hash: ContentHash) {
-        let is_open = |open: &OpenImage| match open {
-            OpenImage::Open { head, .. } => head.hash() == hash,
-            OpenImage::Resolving { .. } => false,
-        };
-        if !self.images.values().any(is_open) {
+        if !self.has_open(hash) {
             self.output.push(MemoryOutput::Released { hash });
         }
     }

@@ -325,7 +325,7 @@ impl Func {
         }
     }
 
-    /// As [`Func::call_unchecked`], of a function that the store does not know.
+    /// As [`Func::call_unchecked`], where [`known_direct`](Func::known_direct) gives nothing, or there are too few cells.
     ///
     /// # Safety
     /// As of [`Func::call_unchecked`]; the store is borrowed by the caller, the pointer with the

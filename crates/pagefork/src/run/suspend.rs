@@ -180,6 +180,8 @@ pub(crate) unsafe fn make_call(store: *mut StoreGroup, index: u32) -> HostCallOu
     // SAFETY: by this function's contract: the arguments are in the save area, which has cells
     // enough for the results, too.
     unsafe {
+        // Its results are written to the guest's own pages, which may not go on here.
+        (*store).note_writer();
         let suspended = (*store).suspended.clone().expect("the guest is suspended");
         let instance = (*store).instance(suspended.ordinal);
         let cells: *mut Cell = save_area(instance).wrapping_add(save::CELLS as usize).cast();

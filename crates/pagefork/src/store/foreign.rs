@@ -81,9 +81,12 @@ impl StoreGroup {
             return Box::default();
         };
         let data = any.data;
-        self.foreign_data = Some(data);
         let store = self.handle_for_foreign(data);
-        self.foreign_handle = store;
+        // Earlier callers have what the data said then: they may have been replaced without a word.
+        self.foreign_handle = match self.foreign_data.replace(data) {
+            None => Some(store),
+            Some(_) => self.foreign_handle.filter(|known| *known == store),
+        };
         let caller = |function: &FuncRef| match self.foreign(*function) {
             Some(foreign) => {
                 // The function is there as long as its store, and with it the bits.
@@ -114,7 +117,7 @@ impl StoreGroup {
     pub(crate) fn renew_foreign_callers(&mut self) {
         if let Some(data) = self.foreign_data {
             let store = self.handle_for_foreign(data);
-            if store != self.foreign_handle {
+            if self.foreign_handle != Some(store) {
                 self.give_foreign_callers(store);
             }
         }
@@ -123,7 +126,7 @@ impl StoreGroup {
     /// Apart: data that come one after the other mostly say the same.
     #[inline(never)]
     fn give_foreign_callers(&mut self, store: usize) {
-        self.foreign_handle = store;
+        self.foreign_handle = Some(store);
         let instances = self.instances.iter_mut();
         let callers = instances.flat_map(|instance| instance.foreign_callers.iter_mut());
         callers.for_each(|caller| caller.store = store);

@@ -94,8 +94,8 @@ pub(crate) struct StoreGroup {
     pub(crate) host_functions: Vec<Arc<HostFunc>>,
     /// How functions of C's know the store, if instances have been given some.
     pub(super) foreign_data: Option<&'static ForeignFns>,
-    /// What they know it by now: all callers of its instances have this.
-    pub(super) foreign_handle: usize,
+    /// What they know it by now, if all callers of its instances have the same.
+    pub(super) foreign_handle: Option<usize>,
     /// What host functions fail with that have not returned yet, the outermost first.
     pub(super) raised: Vec<Raised>,
     pub(crate) references: References,
@@ -251,7 +251,7 @@ impl StoreGroup {
             bases: vec![0],
             host_functions: Vec::new(),
             foreign_data: None,
-            foreign_handle: 0,
+            foreign_handle: None,
             raised: Vec::new(),
             references: References::default(),
             interrupts,
