@@ -497,7 +497,7 @@ static int grow_map(const struct file_map *map, void **address, page_t start, pa
 }
 
 static void *remap(void *address, size_t old_length, size_t new_length, int flags, void *target) {
-    page_t start, end, to, to_end;
+    page_t start, end, to = 0, to_end = 0;
     bool known = old_length && range_of(address, old_length, &start, &end);
     bool records = known && any_map(start, end);
     bool onto = flags & MREMAP_FIXED && range_of(target, new_length, &to, &to_end);
