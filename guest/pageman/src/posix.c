@@ -467,17 +467,18 @@ static void move_record(page_t old_start, page_t old_end, page_t start, page_t e
     insert_map(map);
 }
 
-/* Makes a map of a file longer, where it is if it can be. What it has more of the file is read before anything moves, so that
- * nothing has changed if that fails. */
+/* Makes a map of a file longer, where it is if it can be. What it has more of the file is read before its pages move, so that
+ * they stay where they are if that fails; what was mapped at a fixed place is lost then, as in Linux. */
 static int grow_map(const struct file_map *map, void **address, page_t start, page_t end, page_t count, int flags, void *target) {
     size_t had = (size_t)(end - start) << PAGEMAN_PAGE_SHIFT, more = (size_t)(count - (end - start)) << PAGEMAN_PAGE_SHIFT;
+    int descriptor = map->descriptor;
     off_t offset = map->offset + ((off_t)(end - map->start) << PAGEMAN_PAGE_SHIFT);
     struct stat status;
     if (find_file(map, &status) != 0) return -1;
     if (!(flags & MREMAP_FIXED)) {
         int error = pageman_mremap(address, had, had + more, 0, NULL);
         if (error == PAGEMAN_OK) {
-            if (read_file(map->descriptor, offset, (char *)*address + had, more) == 0) return 0;
+            if (read_file(descriptor, offset, (char *)*address + had, more) == 0) return 0;
             error = errno;
             pageman_mremap(address, had + more, had, 0, NULL);
             errno = error;
@@ -485,15 +486,19 @@ static int grow_map(const struct file_map *map, void **address, page_t start, pa
         }
         if (!(flags & MREMAP_MAYMOVE)) return fail(error);
     }
-    char *read = pageman_map(more, 0, PAGEMAN_ZERO);
-    if (!read) return fail(PAGEMAN_NO_MEMORY);
-    int result = read_file(map->descriptor, offset, read, more);
-    if (result == 0) result = fail(pageman_mremap(address, had, had + more, flags, target));
-    if (result == 0) memcpy((char *)*address + had, read, more);
-    int error = errno;
-    pageman_unmap(read, more);
-    errno = error;
-    return result;
+    int protection = state_of(end - 1) >= PAGEMAN_USED ? (int)(state_of(end - 1) & 7) : PROT_NONE;
+    int placed = flags & MREMAP_FIXED ? MAP_FIXED : 0;
+    if (fail(pageman_mmap(&target, had + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | placed)) != 0) return -1;
+    if (read_file(descriptor, offset, (char *)target + had, more) != 0) {
+        int error = errno;
+        page_t to, to_end;
+        pageman_munmap(target, had + more);
+        if (placed && range_of(target, had + more, &to, &to_end)) cut_maps(to, to_end);
+        errno = error;
+        return -1;
+    }
+    pageman_mprotect((char *)target + had, more, protection);
+    return fail(pageman_mremap(address, had, had, MREMAP_MAYMOVE | MREMAP_FIXED, target));
 }
 
 static void *remap(void *address, size_t old_length, size_t new_length, int flags, void *target) {
