@@ -559,7 +559,8 @@ void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int fla
         errno = EINVAL;
         return MAP_FAILED;
     }
-    if (!map_count) return fail(pageman_mremap(&address, old_length, new_length, flags, target)) == 0 ? address : MAP_FAILED;
+    if (!map_count && !(flags & MREMAP_FIXED))
+        return fail(pageman_mremap(&address, old_length, new_length, flags, target)) == 0 ? address : MAP_FAILED;
     lock_files();
     void *moved = remap(address, old_length, new_length, flags, target);
     unlock_files();
