@@ -278,6 +278,8 @@ impl<'a> Copy<'a> {
         let mut cargo = self.host.cargo();
         cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
         cargo.env("PAGEFORK_GUESTS", self.host.guests());
+        // The same crates are built again and again here, whatever CI has for the rest.
+        cargo.env("CARGO_INCREMENTAL", "1");
         cargo
     }
 }
