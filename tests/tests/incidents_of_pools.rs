@@ -6,9 +6,9 @@ mod common;
 use common::{held, in_own_process, trap_code};
 use pagefork::suspend::{self, Zone};
 use pagefork::{
-    Caller, CodeBounds, Config, Engine, Extern, ExternRef, GrowthKind, Instance, InstancePre,
-    Linker, Module, PoolConfig, ResetKind, Result, Store, StrategyConfig, TrapCode, UsageError,
-    Val,
+    AsContextMut, Caller, CodeBounds, Config, Engine, Extern, ExternRef, GrowthKind, Instance,
+    InstancePre, Linker, Module, PoolConfig, ResetKind, Result, Store, StrategyConfig, TrapCode,
+    UsageError, Val,
 };
 use pagefork_pages::inject::{fail_from, fail_nth, half_way};
 use pagefork_pages::{Call, HostFeatures};
@@ -206,6 +206,8 @@ fn wasmtime_13070_and_12888_what_could_not_be_reset_is_not_handed_out() {
                 failures += 1;
                 let error = load.call(&mut store, 0).unwrap_err();
                 let expected = Some(&UsageError::ResetIncomplete);
+                assert_eq!(error.downcast_ref(), expected, "{what}");
+                let error = store.as_context_mut().check_reset().unwrap_err();
                 assert_eq!(error.downcast_ref(), expected, "{what}");
                 assert!(pre.instantiate(&mut store).is_err(), "{what}");
                 store.reset(()).unwrap();

@@ -207,7 +207,7 @@ fn call_with_numbers<V: CValue>(
         }
         value.write(arg.number());
     }
-    let mut context = store.context()?;
+    let mut context = store.any_context()?;
     // SAFETY: the values are of the kinds that the function's type has, which were just compared,
     // and there are as many as it has results.
     unsafe { func.call_unchecked(&mut context, &raw mut *values as *mut [ValRaw])? };
@@ -261,7 +261,7 @@ fn call_checked<V: CValue>(
 ) -> Result<()> {
     let params = given_values(args, shape.ty(), store)?;
     let mut values = vec![Val::I32(0); shape.results.len()];
-    let mut context = store.context()?;
+    let mut context = store.any_context()?;
     func.call(context.as_context_mut(), &params, &mut values)?;
     check_results(shape, results.len())?;
     let mut own = OwnedValues(Vec::with_capacity(values.len()));

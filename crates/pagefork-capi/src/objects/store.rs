@@ -412,24 +412,35 @@ impl StoreCell {
     /// # Errors
     /// If the store may not be reached.
     pub(crate) fn engine(&self) -> Result<Engine> {
-        Ok(self.context()?.engine().clone())
+        Ok(self.any_context()?.engine().clone())
     }
 
     /// # Errors
     /// If the module is of another engine, or the store may not be reached.
     pub(crate) fn check_engine(&self, module: &Module) -> Result<()> {
-        match Engine::same(self.context()?.engine(), module.engine()) {
+        match Engine::same(self.any_context()?.engine(), module.engine()) {
             true => Ok(()),
             false => Err(UsageError::WrongEngine { what: "module" }.into()),
         }
     }
 
-    /// The store, as whoever runs now may reach it.
+    /// The store, as whoever runs now may reach it, to use what C has objects of.
+    ///
+    /// # Errors
+    /// If it may not be reached, or its last reset has failed, so that its objects lead to nothing.
+    #[inline]
+    pub(crate) fn context(&self) -> Result<StoreContextMut<'_, HostData>> {
+        let context = self.any_context()?;
+        context.check_reset()?;
+        Ok(context)
+    }
+
+    /// The store, as whoever runs now may reach it, whether its last reset has failed or not.
     ///
     /// # Errors
     /// If it may not be reached.
     #[inline]
-    pub(crate) fn context(&self) -> Result<StoreContextMut<'_, HostData>> {
+    pub(crate) fn any_context(&self) -> Result<StoreContextMut<'_, HostData>> {
         if !self.is_open.get() && !self.is_running() {
             return Err(busy());
         }
@@ -594,7 +605,7 @@ impl StoreCell {
         let result = function(cell);
         let raised = cell.take_raised();
         if let Some(error) = raised_around
-            && let Ok(mut context) = cell.context()
+            && let Ok(mut context) = cell.any_context()
         {
             drop(context.raise(error));
         }
@@ -630,14 +641,14 @@ impl StoreCell {
             return Err(BorderError::Unfit("no function of the host runs".to_owned()).into());
         }
         // Finalizers of C's may run where the error before goes, and use the store.
-        let before = self.context()?.raise(error);
+        let before = self.any_context()?.raise(error);
         drop(before);
         Ok(())
     }
 
     /// What the C function that has returned fails with, if it has said so.
     pub(crate) fn take_raised(&self) -> Option<Error> {
-        self.context().ok()?.take_raised()
+        self.any_context().ok()?.take_raised()
     }
 
     /// The last object is gone: frees the store, or leaves that to who has entered it.

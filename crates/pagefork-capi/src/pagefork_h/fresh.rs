@@ -55,7 +55,7 @@ impl FreshExport {
                 store.attach(HostInfo::new(self.data, None));
             }
         })?;
-        match self.export.call(&mut store.context()?, &instance, values) {
+        match self.export.call(&mut store.any_context()?, &instance, values) {
             Ok(RegisterResult { int, float }) => {
                 (place.int, place.float) = (int, float);
                 // SAFETY: nobody but this function has the store, and its call has returned.

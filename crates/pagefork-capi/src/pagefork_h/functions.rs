@@ -82,7 +82,7 @@ extern "C" fn pagefork_func_call_raw(
     outcome_in(store, move |store| {
         let func = *given(func, FUNCTION)?.bare_func()?;
         given((!cells.is_null() || count == 0).then_some(()), "list of cells")?;
-        let mut context = store.context()?;
+        let mut context = store.any_context()?;
         let cells = std::ptr::slice_from_raw_parts_mut(cells, count);
         // SAFETY: the header says that the cells begin with values of the parameters' types.
         unsafe { func.call_unchecked(&mut context, cells) }
@@ -175,4 +175,47 @@ fallible! {
 /// An instance or module exports nothing by this name.
 pub(super) fn no_export(name: &str) -> pagefork::UsageError {
     pagefork::UsageError::NoExport { kind: "thing", name: name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagefork::{Config, Engine, Instance, Module, ResetKind, StrategyConfig, UsageError};
+    use pagefork_pages::inject::fail_from;
+
+    use super::*;
+    use crate::objects::object::Object;
+    use crate::objects::store::StoreRef;
+
+    type Made = MaybeUninit<Option<CBox<wasm_ref_t>>>;
+
+    /// The memory that an instance exports.
+    fn memory_of(instance: &wasm_ref_t) -> Result<CBox<wasm_ref_t>> {
+        let mut made = Made::uninit();
+        match pagefork_instance_export(Some(instance), c"memory".as_ptr(), Some(&mut made)) {
+            // SAFETY: its place is written in any case.
+            None => Ok(unsafe { made.assume_init() }.expect("it has not failed")),
+            Some(error) => Err(raised(&error)),
+        }
+    }
+
+    #[test]
+    fn looks_at_a_store_whose_reset_has_failed_say_so_until_another_one_succeeds() {
+        let strategies = StrategyConfig { reset: ResetKind::Remap, ..StrategyConfig::default() };
+        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+        let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#).unwrap();
+        let store = StoreRef::new(&engine);
+        let instance = Instance::new(&mut store.context().unwrap(), &module, &[]).unwrap();
+        let instance = store.own(Object::Instance(instance));
+        memory_of(&instance).unwrap();
+
+        let data = || store.data();
+        let reset = |store: &mut pagefork::Store<HostData>| store.reset(data()).map(drop);
+        fail_from(0, libc::ENOMEM, || store.with_store(reset)).value.unwrap_err();
+        for _ in 0..2 {
+            let error = memory_of(&instance).map(drop).unwrap_err();
+            assert_eq!(error.to_string(), UsageError::ResetIncomplete.to_string());
+        }
+        store.with_store(reset).unwrap();
+        memory_of(&instance).unwrap();
+    }
 }

@@ -405,7 +405,7 @@ unsafe fn call_own(
 ) -> RegisterResult {
     // SAFETY: by this function's contract there is a store; the part that is read does not change.
     let store = unsafe { (*this).store.as_ref().unwrap_unchecked().keep() };
-    let mut context = match store.context() {
+    let mut context = match store.any_context() {
         Ok(context) => context,
         // SAFETY: by this function's contract.
         Err(error) => return unsafe { call_own_failed(this, error) },

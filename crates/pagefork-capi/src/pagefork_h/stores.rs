@@ -74,12 +74,12 @@ fallible! {
     }
 
     fn pagefork_store_set_fuel(store: Option<&wasm_store_t>, fuel: u64) {
-        given(store, STORE)?.0.context()?.set_fuel(fuel)
+        given(store, STORE)?.0.any_context()?.set_fuel(fuel)
     }
 
     fn pagefork_store_fuel(store: Option<&wasm_store_t>, out: Option<&mut MaybeUninit<u64>>) {
         let out = given(out, "place for the fuel")?.write(0);
-        *out = given(store, STORE)?.0.context()?.fuel()?;
+        *out = given(store, STORE)?.0.any_context()?.fuel()?;
         Ok(())
     }
 
@@ -97,7 +97,7 @@ fallible! {
         out: OutBox<'_, pagefork_interrupt_t>,
     ) {
         make(out, || {
-            let handle = given(store, STORE)?.0.context()?.interrupt_handle()?;
+            let handle = given(store, STORE)?.0.any_context()?.interrupt_handle()?;
             Ok(Box::new(pagefork_interrupt_t(handle)))
         })
     }

@@ -188,7 +188,7 @@ fallible! {
     }
 
     fn pagefork_caller_suspend_after(caller: Option<&pagefork_caller_t>) {
-        given(caller, CALLER)?.store().0.context()?.suspend_after()
+        given(caller, CALLER)?.store().0.any_context()?.suspend_after()
     }
 }
 
@@ -199,7 +199,7 @@ exported! {
     }
 
     fn pagefork_caller_can_suspend(caller: Option<&pagefork_caller_t>) -> bool {
-        Ok(given(caller, CALLER)?.store().0.context()?.can_suspend())
+        Ok(given(caller, CALLER)?.store().0.any_context()?.can_suspend())
     }
 }
 
@@ -209,7 +209,7 @@ extern "C" fn pagefork_caller_suspend_before(
     caller: Option<&pagefork_caller_t>,
 ) -> Option<CBox<wasm_ref_t>> {
     border(|| {
-        let error = given(caller, CALLER)?.store().0.context()?.suspend_before();
+        let error = given(caller, CALLER)?.store().0.any_context()?.suspend_before();
         Ok(Some(wasm_ref_t::without_store(Object::Trap(TrapObject::of(error)))))
     })
 }

@@ -135,7 +135,7 @@ fallible! {
         store: Option<&wasm_store_t>,
         config: Option<&pagefork_wasi_config_t>,
     ) {
-        let mut context = given(store, "store")?.0.context()?;
+        let mut context = given(store, "store")?.0.any_context()?;
         given(config, CONFIG)?.give_to(context.data_mut())
     }
 
@@ -145,7 +145,7 @@ fallible! {
         out: Option<&mut MaybeUninit<CVec<u8>>>,
     ) {
         let out = given(out, "vector")?.write(CVec::EMPTY);
-        let context = given(store, "store")?.0.context()?;
+        let context = given(store, "store")?.0.any_context()?;
         let output = usize::from(stream).checked_sub(1);
         let output = output.and_then(|index| context.data().output(index));
         let output = output.ok_or_else(|| {

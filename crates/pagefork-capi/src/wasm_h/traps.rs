@@ -19,7 +19,7 @@ exported! {
         message: Option<&CVec<u8>>,
     ) -> Option<CBox<wasm_ref_t>> {
         let store = given(store, "store")?;
-        let backtrace = WasmBacktrace::capture(&store.0.context()?);
+        let backtrace = WasmBacktrace::capture(&store.0.any_context()?);
         let message = match message {
             Some(message) => message.elements()?,
             None => &[],

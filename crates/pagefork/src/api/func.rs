@@ -109,7 +109,7 @@ impl Func {
     /// ```
     pub fn with_type<R>(&self, store: impl AsContext, look: impl FnOnce(&FuncType) -> R) -> R {
         let store = &store.as_context().0.inner;
-        assert!(self.store == store.id, "a function of one store was used with another store");
+        store.assert_own(self.store, "function");
         look(store.function_type(self.definition).0)
     }
 

@@ -466,7 +466,7 @@ impl Instance {
     }
 
     pub(crate) fn assert_store(&self, store: &StoreGroup) {
-        assert!(self.store == store.id, "an instance of one store was used with another store");
+        store.assert_own(self.store, "instance");
     }
 }
 

@@ -727,6 +727,26 @@ impl<T> StoreContextMut<'_, T> {
         self.0.inner.charge_fuel(units)
     }
 
+    /// Says whether the store's handles lead to what they are of: after a reset that has failed they lead to nothing until
+    /// another one succeeds, and looks at them panic where they cannot fail.
+    ///
+    /// # Errors
+    /// [`UsageError::ResetIncomplete`] if the last reset has failed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// store.as_context_mut().check_reset()?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline]
+    pub fn check_reset(&self) -> Result<()> {
+        self.0.inner.check_reset()
+    }
+
     /// What interrupts the store's guests from other threads.
     ///
     /// # Errors

@@ -755,6 +755,25 @@ impl StoreGroup {
         }
     }
 
+    /// # Panics
+    /// If `id` is another store's.
+    #[inline]
+    pub(crate) fn assert_own(&self, id: StoreId, what: &'static str) {
+        if let Err(error) = self.check(id, what) {
+            panic!("{error}");
+        }
+    }
+
+    /// # Errors
+    /// If the last reset has failed.
+    #[inline]
+    pub(crate) fn check_reset(&self) -> Result<(), Error> {
+        match self.broken {
+            None => Ok(()),
+            Some(id) => Err(self.not_of_store(id, "store")),
+        }
+    }
+
     /// Why something is not of this store.
     #[cold]
     #[inline(never)]

@@ -132,8 +132,7 @@ macro_rules! entity_handle {
             /// # Panics
             /// If the handle is of another store.
             pub(crate) fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
-                let is_own = self.store == store.id;
-                assert!(is_own, concat!("a ", $what, " of one store was used with another store"));
+                store.assert_own(self.store, $what);
                 self.entity
             }
         }
