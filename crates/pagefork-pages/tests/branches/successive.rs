@@ -53,9 +53,12 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(case: &'a Case, deltas: DeltaTracker, reset: ResetKind) -> Self {
+        Self::by(case, &tracked(deltas, reset), format!("{}, {deltas}, {reset}", case.name))
+    }
+
+    fn by(case: &'a Case, strategies: &pagefork_pages::Strategies, what: String) -> Self {
         handle_refused_writes();
-        let slot = case.spawn(&tracked(deltas, reset));
-        let what = format!("{}, {deltas}, {reset}", case.name);
+        let slot = case.spawn(strategies);
         let tracker = slot.delta_tracker().unwrap();
         let (last, then, patches, left_out) = (None, Vec::new(), Vec::new(), Vec::new());
         let form = ImageForm::Whole;
@@ -177,6 +180,42 @@ fn what_was_left_out_comes_back() {
         run.left_out.clear();
         run.snapshot(false);
         run.snapshot(true);
+    }
+}
+
+/// By every tracker with each growth and reset: what is given back is zero in the next snapshot, what is written
+/// there again is in the one after it, and a reset returns the image.
+#[test]
+fn what_is_given_back_is_told_and_restored_by_every_tracker_growth_and_reset() {
+    let kinds = kinds();
+    let kinds: Vec<_> = kinds.iter().filter(|case| case.sizes[0].initial <= MIB).collect();
+    for (at, strategies) in all_strategies().into_iter().enumerate() {
+        for (by, deltas) in TRACKERS.into_iter().enumerate() {
+            let config = StrategyConfig { deltas, ..strategies.config() };
+            // Each of them in turn; all with some tracker, growth and reset.
+            let case = kinds[(at * TRACKERS.len() + by + at / kinds.len()) % kinds.len()];
+            let what = format!("{} by {config:?}", case.name);
+            let strategies = config.check().unwrap();
+            let mut run = Run::by(case, &strategies, what);
+            let pages = run.slot.memory_size(0) / PAGE;
+            for _ in 0..2 {
+                run.slot.grow_memory(0, (pages + 8 * 16) * PAGE).unwrap();
+                for page in (0..pages + 30).step_by(3) {
+                    run.write(page, &pattern(page as u8, PAGE));
+                }
+                run.snapshot(false);
+                run.slot.discard_memory(0, 2 * PAGE..(pages + 20) * PAGE).unwrap();
+                run.snapshot(false);
+                run.write(pages + 10, &[1]);
+                run.write(3, &[2]);
+                run.snapshot(false);
+                run.slot.discard_memory(0, 0..(pages + 8 * 16) * PAGE).unwrap();
+                run.write(4, &[3]);
+                run.slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&run.slot, &strategies, &run.what);
+                (run.last, run.then) = (None, Vec::new());
+            }
+        }
     }
 }
 
