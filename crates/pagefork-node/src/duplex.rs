@@ -30,12 +30,12 @@ impl Duplex {
         })
     }
 
-    /// Gives the network more at once: of a connection on which nothing overtakes what was said before.
+    /// Gives the network more at once, and takes more of it: of a connection on which nothing overtakes what was
+    /// said before.
     pub(crate) fn in_bulk(&mut self) {
         match self {
             Self::Tls(duplex) => duplex.in_bulk(),
-            // It has a limit of its own, and what overtakes has its own streams.
-            Self::Quic(_) => {}
+            Self::Quic(duplex) => duplex.in_bulk(),
         }
     }
 

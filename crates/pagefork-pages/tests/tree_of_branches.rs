@@ -46,6 +46,8 @@ struct Play {
     instances: Vec<Instance>,
     branches: u64,
     wholes: u64,
+    /// Slots that were made as another image in place.
+    advanced: u64,
 }
 
 impl Play {
@@ -58,6 +60,7 @@ impl Play {
             instances: Vec::new(),
             branches: 0,
             wholes: 0,
+            advanced: 0,
         };
         play.add_root();
         play
@@ -122,7 +125,7 @@ impl Play {
 
     /// One thing that happens to the instance.
     fn step(&mut self, instance: &mut Instance) {
-        match self.random.below(16) {
+        match self.random.below(18) {
             0..=5 => self.write(instance),
             6 => self.grow(instance),
             7..=9 => self.snapshot(instance),
@@ -136,6 +139,7 @@ impl Play {
                 instance.slot.reset_to(image, &memory_sizes_of(model), OWNER).unwrap();
                 (instance.model, instance.fresh) = (model.clone(), model.clone());
             }
+            16..=17 => self.advance(instance),
             14 => {
                 instance.slot.reset_for(OWNER).unwrap();
                 instance.slot.discard().unwrap();
@@ -147,6 +151,19 @@ impl Play {
             }
         }
         if self.random.below(3) == 0 {
+            self.check(instance);
+        }
+    }
+
+    /// It is made as one image after the other before it runs on.
+    fn advance(&mut self, instance: &mut Instance) {
+        for _ in 0..3 {
+            let node = self.pick(self.nodes.len());
+            let Node { image, model } = &self.nodes[node];
+            let is_in_place = instance.slot.advance_to(image, &memory_sizes_of(model)).unwrap();
+            self.advanced += u64::from(is_in_place);
+            instance.slot.hand_to(OWNER);
+            (instance.model, instance.fresh) = (model.clone(), model.clone());
             self.check(instance);
         }
     }
@@ -275,7 +292,7 @@ fn memory_sizes_of(model: &Model) -> Vec<MemorySize> {
 
 #[test]
 fn slots_and_images_are_what_a_model_says() {
-    let (mut branches, mut wholes) = (0, 0);
+    let (mut branches, mut wholes, mut advanced) = (0, 0, 0);
     for (memories, seed) in [(1, 1), (3, 2), (1, 3), (2, 4), (1, 5), (1, 6)] {
         let mut play = Play::new(memories, seed);
         for _ in 0..600 {
@@ -301,6 +318,8 @@ fn slots_and_images_are_what_a_model_says() {
         play.instances.iter().for_each(|instance| play.check(instance));
         branches += play.branches;
         wholes += play.wholes;
+        advanced += play.advanced;
     }
     assert!(branches > 500 && wholes > 100, "{branches} branches, {wholes} whole images");
+    assert!(advanced > 50, "{advanced} slots became another image in place");
 }

@@ -1,9 +1,10 @@
 //! The side of a node to which a program moves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pagefork::{LoadOptions, Snapshot};
+use pagefork::{LoadOptions, SlotsAhead, Snapshot};
 use pagefork_image::{ComingGroups, ContentHash, ImageError, PublicKey, StoredImage};
 use pagefork_postcopy::{
     MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetRecord,
@@ -28,7 +29,14 @@ use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase, SecondPlace};
 
 /// Programs that are on their way here.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals(Mutex<BTreeMap<MigrationId, Arc<Mutex<ArrivingProgram>>>>);
+pub(super) struct Arrivals(Mutex<BTreeMap<MigrationId, Arc<ProgramArrival>>>);
+
+#[derive(Debug)]
+struct ProgramArrival {
+    /// The connection of its source is gone. Is looked at when a step of it is done.
+    is_left: AtomicBool,
+    program: Mutex<ArrivingProgram>,
+}
 
 #[derive(Debug)]
 struct ArrivingProgram {
@@ -39,7 +47,9 @@ struct ArrivingProgram {
     ahead: Option<StoredImage>,
     /// As it was loaded: its code and its pages are ready when the program goes on.
     warm: Option<Snapshot<NodeGuest>>,
-    /// What has come with a hand-over.
+    /// Its pages in a slot. The program is spawned there when its last changes have come.
+    slots: Option<SlotsAhead>,
+    /// What has come with a hand-over, or with a state ahead.
     changes: Option<(Vec<u8>, ComingGroups)>,
     place: Option<PlaceOfArrival>,
     /// A record that need not be on the disk yet.
@@ -53,8 +63,8 @@ impl Arrivals {
         from: PublicKey,
         offer: &MoveOffer,
         migration: MigrationId,
-    ) -> Result<Arc<Mutex<ArrivingProgram>>, String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<Arc<ProgramArrival>, String> {
+        let mut all = self.lock();
         if let Some(known) = all.get(&migration) {
             return Ok(Arc::clone(known));
         }
@@ -77,29 +87,51 @@ impl Arrivals {
             }
             None => (MigrationTarget::new(migration), from),
         };
-        let (ahead, warm, changes, place, noted) = <_>::default();
+        let (ahead, warm, slots, changes, place, noted) = <_>::default();
         let offer = offer.clone();
-        let arriving = ArrivingProgram { target, from, offer, ahead, warm, changes, place, noted };
-        let arriving = Arc::new(Mutex::new(arriving));
+        let arriving =
+            ArrivingProgram { target, from, offer, ahead, warm, slots, changes, place, noted };
+        let (is_left, program) = (AtomicBool::new(false), Mutex::new(arriving));
+        let arriving = Arc::new(ProgramArrival { is_left, program });
         all.insert(migration, Arc::clone(&arriving));
         Ok(arriving)
     }
 
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MigrationId, Arc<ProgramArrival>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn forget(&self, migration: MigrationId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&migration);
+        self.lock().remove(&migration);
+    }
+
+    /// How many there are, and of how many pages are in slots already.
+    #[cfg(test)]
+    fn count(&self) -> (usize, usize) {
+        let all = self.lock();
+        let has_slots = |arriving: &&Arc<ProgramArrival>| arriving.lock().slots.is_some();
+        (all.len(), all.values().filter(has_slots).count())
     }
 
     /// The connection of its source is gone: what was not handed over does not come.
     pub(super) fn left(&self, migration: MigrationId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_bound = all.get(&migration).is_some_and(|arriving| match arriving.try_lock() {
+        let mut all = self.lock();
+        let Some(arriving) = all.get(&migration) else { return };
+        // Before it is looked at: who works on it looks at this when that is done.
+        arriving.is_left.store(true, Ordering::SeqCst);
+        let is_bound = match arriving.program.try_lock() {
             Ok(arriving) => arriving.target.state() == TargetState::HandedOver,
-            // It is being worked on, and is looked at again by who comes back.
             Err(_) => true,
-        });
+        };
         if !is_bound {
             all.remove(&migration);
         }
+    }
+}
+
+impl ProgramArrival {
+    fn lock(&self) -> MutexGuard<'_, ArrivingProgram> {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,11 +193,11 @@ pub(super) fn step(
     changes: Option<(Vec<u8>, ComingGroups)>,
 ) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
     let migration = message.migration;
-    let arriving = match node.arrivals().find(node, peer, offer, migration) {
-        Ok(arriving) => arriving,
+    let arrival = match node.arrivals().find(node, peer, offer, migration) {
+        Ok(arrival) => arrival,
         Err(why) => return (Err(why), None),
     };
-    let mut arriving = arriving.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut arriving = arrival.lock();
     if arriving.from != peer {
         return (Err("this program is on its way from another node".to_owned()), None);
     }
@@ -176,10 +208,15 @@ pub(super) fn step(
         arriving.target.state(),
         TargetState::Idle | TargetState::Own | TargetState::Declined
     );
-    if is_settled || outcome.is_err() {
+    let (state, noted) = (arriving.target.state(), arriving.noted.take());
+    // Whoever says now that its source is gone finds that nothing is done.
+    drop(arriving);
+    // Nobody else would give its pages back.
+    let is_given_up = arrival.is_left.load(Ordering::SeqCst) && state != TargetState::HandedOver;
+    if is_settled || is_given_up || outcome.is_err() {
         node.arrivals().forget(migration);
     }
-    (outcome, arriving.noted.take())
+    (outcome, noted)
 }
 
 fn cannot_keep(error: std::io::Error) -> String {
@@ -310,14 +347,24 @@ impl ArrivingProgram {
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
         let times = &start.times.node;
         let name = image.to_string();
-        let fetched = match &self.ahead {
-            None => fetch_image(&peer, key, &name, images, &signers, times),
-            Some(_) => fetch_tip(&peer, key, image, images, &signers, times),
+        let fetched = match (&self.ahead, self.changes.take()) {
+            (None, _) => fetch_image(&peer, key, &name, images, &signers, times),
+            (Some(ahead), Some((bytes, groups))) => {
+                let bytes = Arc::new(bytes);
+                let found = images.open_beside_hashed(Arc::clone(&bytes), ahead, &signers, &groups);
+                found.map_err(NodeError::from).and_then(|found| match found.hash() == image {
+                    true => Ok(images.adopt(bytes)?),
+                    false => Err(NodeError::OtherImage { wanted: image, found: found.hash() }),
+                })
+            }
+            (Some(_), None) => fetch_tip(&peer, key, image, images, &signers, times),
         };
         let fetched = fetched.map_err(|error| error.to_string())?;
         // While the program runs: of what comes last, only that is loaded.
         let options = LoadOptions::new().trust(signers);
         let warm = node.host().load_ahead(&fetched, self.warm.as_ref(), options)?;
+        // If there is no room for it, the program goes on where it is.
+        self.slots = Some(node.host().fill_ahead(&warm, self.slots.take())?);
         self.warm = Some(warm);
         self.ahead = Some(fetched);
         Ok(())
@@ -389,7 +436,14 @@ impl ArrivingProgram {
             return Err(TakeFailure::Never(why.to_owned()));
         }
         let streams = ProgramStreams::of_record(record.streams);
-        let ready = host.of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, pages)?;
+        let ready = host.of_snapshot(
+            &snapshot,
+            &wasi,
+            &streams,
+            record.has_sockets,
+            pages,
+            self.slots.take(),
+        )?;
         let mut ready = ready;
         let limit = node.options().limits.timeout;
         ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
@@ -451,23 +505,4 @@ fn source(options: &ProgramNodeOptions, key: &PublicKey) -> Result<MemoryPeer, S
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn last_changes_are_whole_when_their_first_bytes_have_come_and_bounded() {
-        let mut changes = LastChanges::default();
-        assert!(changes.put(4, b"data"));
-        assert!(changes.put(10, b"later"));
-        assert!(std::mem::take(&mut changes).whole().is_none(), "the first bytes have not come");
-        assert!(changes.put(4, b"data") && changes.put(10, b"later") && changes.put(0, b"head"));
-        assert!(!changes.put(4, b"more"), "those at 0 are the last");
-        assert_eq!(changes.whole().unwrap().0, b"headdata\0\0later");
-
-        let mut changes = LastChanges::default();
-        let max = LAST_CHANGES_MAX as u64;
-        assert!(!changes.put(max, &[0]) && !changes.put(u64::MAX, &[0; 2]));
-        assert!(changes.bytes.is_empty() && changes.put(max - 1, &[7]));
-        assert_eq!(changes.bytes.len(), LAST_CHANGES_MAX);
-    }
-}
+mod tests;

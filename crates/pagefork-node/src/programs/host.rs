@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagefork::{Engine, Linker, LoadOptions, Module, Snapshot, Store, StoreLimits};
+use pagefork::{Engine, Linker, LoadOptions, Module, SlotsAhead, Snapshot, Store, StoreLimits};
 use pagefork_image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys, check_name};
 use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBuilder, WasiState};
 
@@ -279,7 +279,7 @@ impl ProgramHost {
         };
         let (snapshot, pages) = loaded.map_err(|error| failed(&error))?;
         let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| failed(&error))?;
-        self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, pages)
+        self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, pages, None)
             .map_err(|error| failed(&error))
     }
 
@@ -337,7 +337,19 @@ impl ProgramHost {
         snapshot.map_err(|error| format!("{error:#}"))
     }
 
-    /// Makes a program ready that was captured while it ran.
+    /// Fills the slots that a program which moves here is going to have with a state of it, those from before if
+    /// there are any.
+    pub(super) fn fill_ahead(
+        &self,
+        state: &Snapshot<NodeGuest>,
+        before: Option<SlotsAhead>,
+    ) -> Result<SlotsAhead, String> {
+        let filled =
+            state.instance_pre().and_then(|pre| pre.fill_ahead(&self.store_limits(), before));
+        filled.map_err(|error| format!("there is no room for its pages: {error:#}"))
+    }
+
+    /// Makes a program ready that was captured while it ran, in slots that were filled ahead if there are any.
     pub(super) fn of_snapshot(
         &self,
         snapshot: &Snapshot<NodeGuest>,
@@ -345,6 +357,7 @@ impl ProgramHost {
         streams: &Arc<ProgramStreams>,
         has_sockets: bool,
         pages: HeldPages,
+        slots: Option<SlotsAhead>,
     ) -> Result<ReadyProgram, String> {
         let mut builder = self.builder(streams);
         self.pass_sockets(&mut builder, has_sockets)?;
@@ -369,7 +382,11 @@ impl ProgramHost {
             let bytes = random()?;
             move |index| bytes[index]
         }));
-        let spawned = pre.spawn_limited(tenant, guest, self.store_limits(), |_| ());
+        let limits = self.store_limits();
+        let spawned = match slots {
+            Some(slots) => pre.spawn_in(slots, tenant, guest, limits, |_| ()),
+            None => pre.spawn_limited(tenant, guest, limits, |_| ()),
+        };
         let (store, _) = spawned.map_err(|error| format!("{error:#}"))?;
         match store.suspended() {
             Some(_) => {

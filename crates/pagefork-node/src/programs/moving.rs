@@ -27,7 +27,7 @@ use super::needs::ProgramNeeds;
 use super::node::ProgramNode;
 use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::records::LeavingRecord;
-use super::sending::ChangesSending;
+use super::sending::{ChangesSending, send_state};
 use super::wire::{
     ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
 };
@@ -371,6 +371,11 @@ impl MovingProgram {
             }
             let image = snapshot.save(&options.images, save).map_err(failed)?;
             self.node.grant(self.to, self.program.id, image);
+            if let (Some(link), Some(stored), Some(_)) =
+                (&mut self.link, snapshot.stored_image(), &parent)
+            {
+                send_state(link, stored)?;
+            }
             let input = SourceInput::Ahead { image, token: Vec::new() };
             let outputs = self.source.handle(input, now());
             let mut events = self.carry_out(outputs)?;

@@ -470,7 +470,7 @@ impl ProgramNode {
         let (record, wasi) = arriving::moving(&snapshot)?;
         let streams = ProgramStreams::of_record(record.streams);
         let ready =
-            self.host().of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, pages)?;
+            self.host().of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, pages, None)?;
         // In its place: clients find it by its number.
         let (name, phase) = (program.name.clone(), ProgramPhase::Running);
         let again = NodeProgram::new(program.id, name, program.owner, streams, phase);

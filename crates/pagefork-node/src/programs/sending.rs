@@ -1,8 +1,12 @@
 //! The last changes of a program on their way, while the next ones are hashed.
 
 use std::collections::VecDeque;
+use std::mem;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+
+use pagefork_image::StoredImage;
 
 use super::client::NodeLink;
 use super::wire::{ClientRequest, LAST_CHANGES_MAX};
@@ -12,6 +16,32 @@ const PART: usize = 64 << 10;
 
 /// With so many parts waiting, who hashes sends them: there is no processor for the thread that should.
 const WAITING_MAX: usize = 3;
+
+/// Sends what has changed since the state before, ahead of the word that it is there; of more than is taken
+/// so, nothing, and the target fetches it. The connection has carried about as much by then as it is to carry when the
+/// program rests: it knows how much the network takes at once, and need not find out then, in a round trip each
+/// time it doubles that.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn send_state(link: &mut NodeLink, state: &StoredImage) -> Result<(), String> {
+    let Some(file) = state.chain().tip().file() else { return Ok(()) };
+    let failed = |error: std::io::Error| format!("what was sent ahead cannot be read: {error}");
+    let size = file.metadata().map_err(failed)?.len();
+    if size > LAST_CHANGES_MAX as u64 {
+        return Ok(());
+    }
+    // The first ones are the last, as of all changes.
+    let later = (0..size).step_by(PART).skip(1);
+    for at in later.chain([0]) {
+        let mut bytes = vec![0; PART.min((size - at) as usize)];
+        file.read_exact_at(&mut bytes, at).map_err(failed)?;
+        link.push(&ClientRequest::LastChanges { at, bytes });
+        // What is not sent now is sent with what follows.
+        let _ = link.turn_out();
+    }
+    Ok(())
+}
 
 /// A thread that encrypts and sends what it is shown, as far as there is a processor for it.
 pub(super) struct ChangesSending {
@@ -53,9 +83,14 @@ impl Cutter {
     }
 
     fn take(&mut self) -> Vec<(u64, Vec<u8>)> {
-        let parts = (self.start..).step_by(PART).zip(self.waiting.chunks(PART));
+        let (start, length) = (self.start, self.waiting.len());
+        self.start += length as u64;
+        // Most often it is one part, which need not be copied.
+        if (1..=PART).contains(&length) {
+            return vec![(start, mem::replace(&mut self.waiting, Vec::with_capacity(PART)))];
+        }
+        let parts = (start..).step_by(PART).zip(self.waiting.chunks(PART));
         let parts = parts.map(|(at, bytes)| (at, bytes.to_vec())).collect();
-        self.start += self.waiting.len() as u64;
         self.waiting.clear();
         parts
     }

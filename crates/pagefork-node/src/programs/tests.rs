@@ -79,7 +79,7 @@ fn is_left(link: &mut NodeLink) -> bool {
 }
 
 /// A program that waits for input.
-fn waiting() -> ProgramStart {
+pub(super) fn waiting() -> ProgramStart {
     let module = wat::parse_str(
         r#"(module
         (import "wasi_snapshot_preview1" "fd_read"

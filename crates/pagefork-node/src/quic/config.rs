@@ -24,6 +24,9 @@ const FETCHED: u32 = 16 << 20;
 /// Bytes that a node takes of who connects: messages, and modules in parts.
 const ASKED: u32 = 1 << 20;
 
+/// Bytes that it takes of who has programs here: the last changes of one that moves, as a rule.
+pub(super) const BULK: u32 = 5 << 20;
+
 /// Bytes that wait for a connection that is not accepted yet, and of all such.
 const UNACCEPTED: (u64, u64) = (64 << 10, 4 << 20);
 
@@ -43,7 +46,7 @@ pub(super) fn server(
 ) -> io::Result<Arc<ServerConfig>> {
     let tls = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(Arc::new(tls));
-    config.transport_config(Arc::new(transport(ASKED, 1, 0, times)?));
+    config.transport_config(Arc::new(transport((ASKED, BULK), 1, 0, times)?));
     config.max_incoming(connections_max);
     config.incoming_buffer_size(UNACCEPTED.0).incoming_buffer_size_total(UNACCEPTED.1);
     Ok(Arc::new(config))
@@ -58,13 +61,14 @@ pub(super) fn client(
     let tls = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ClientConfig::new(Arc::new(tls));
     let streams = if protocol == Protocol::Pages { GROUP_STREAMS } else { 0 };
-    config.transport_config(Arc::new(transport(FETCHED, 0, streams, times)?));
+    config.transport_config(Arc::new(transport((FETCHED, FETCHED), 0, streams, times)?));
     Ok(config)
 }
 
-/// What a peer may do: it may open so many streams of either kind.
+/// What a peer may do: it may send so many bytes that were not read, of all streams and of one, and open so
+/// many streams of either kind.
 fn transport(
-    window: u32,
+    (window, of_stream): (u32, u32),
     both_ways: u32,
     one_way: u32,
     times: &NodeTimes,
@@ -79,7 +83,7 @@ fn transport(
         .congestion_controller_factory(Arc::new(congestion))
         .max_concurrent_bidi_streams(VarInt::from_u32(both_ways))
         .max_concurrent_uni_streams(VarInt::from_u32(one_way))
-        .stream_receive_window(VarInt::from_u32(window))
+        .stream_receive_window(VarInt::from_u32(of_stream))
         .receive_window(VarInt::from_u32(window))
         .max_idle_timeout(Some(idle))
         // Whether a peer still says what it has to say is looked at above.

@@ -31,6 +31,11 @@ impl QuicDuplex {
         Self { link: channel.into_link(), outbox: Default::default(), taken: 0 }
     }
 
+    /// Takes more of the peer at once. What is sent has a limit of its own, and what overtakes its own streams.
+    pub(crate) fn in_bulk(&mut self) {
+        self.link.take_in_bulk();
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.link.lost().is_some()
     }

@@ -167,6 +167,15 @@ impl QuicLink {
         Ok(())
     }
 
+    /// Takes more of the peer before it was read.
+    pub(super) fn take_in_bulk(&mut self) {
+        // The peer learns of it with what is sent next.
+        self.connection.set_receive_window(VarInt::from_u32(config::BULK));
+        if let QuicPort::Shared { inbound, .. } = &self.port {
+            inbound.hold_more();
+        }
+    }
+
     /// What both sides speak.
     pub(super) fn protocol(&self) -> Option<AgreedProtocol> {
         let data = self.connection.crypto_session().handshake_data()?;

@@ -26,6 +26,9 @@ use super::socket::{Datagram, DatagramBuffers, QuicSocket};
 /// and some. Others are lost.
 const WAITING_MAX: usize = 2 << 20;
 
+/// As many, of a connection of which more is taken.
+const WAITING_MAX_IN_BULK: usize = config::BULK as usize + (1 << 20);
+
 /// A node that listens.
 pub(crate) struct QuicListener {
     shared: Arc<QuicShared>,
@@ -48,9 +51,15 @@ struct ListenerState {
 
 /// Datagrams that wait for the thread of their connection.
 pub(super) struct Inbound {
-    waiting: Mutex<(Vec<ConnectionEvent>, usize)>,
+    waiting: Mutex<WaitingDatagrams>,
     /// Is raised when there are any.
     signal: OwnedFd,
+}
+
+struct WaitingDatagrams {
+    events: Vec<ConnectionEvent>,
+    size: usize,
+    size_max: usize,
 }
 
 /// Who connects, and is not known yet. Dropped, it is refused.
@@ -168,33 +177,40 @@ impl QuicShared {
 impl Inbound {
     fn new() -> io::Result<Arc<Self>> {
         let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { waiting: Mutex::default(), signal }))
+        let waiting = WaitingDatagrams { events: Vec::new(), size: 0, size_max: WAITING_MAX };
+        Ok(Arc::new(Self { waiting: Mutex::new(waiting), signal }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Vec<ConnectionEvent>, usize)> {
+    fn lock(&self) -> MutexGuard<'_, WaitingDatagrams> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, event: ConnectionEvent, size: usize) {
         let mut waiting = self.lock();
-        if waiting.1 + size > WAITING_MAX {
+        if waiting.size + size > waiting.size_max {
             return;
         }
-        let was_empty = waiting.0.is_empty();
-        waiting.0.push(event);
-        waiting.1 += size;
+        let was_empty = waiting.events.is_empty();
+        waiting.events.push(event);
+        waiting.size += size;
         if was_empty {
             let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
         }
     }
 
+    /// Has more of them wait.
+    pub(super) fn hold_more(&self) {
+        self.lock().size_max = WAITING_MAX_IN_BULK;
+    }
+
     /// Takes what has come.
     pub(super) fn take(&self) -> Vec<ConnectionEvent> {
         let mut waiting = self.lock();
-        if !waiting.0.is_empty() {
+        if !waiting.events.is_empty() {
             let _ = rustix::io::read(&self.signal, &mut [0; 8]);
         }
-        std::mem::take(&mut *waiting).0
+        waiting.size = 0;
+        std::mem::take(&mut waiting.events)
     }
 }
 

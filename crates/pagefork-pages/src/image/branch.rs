@@ -115,6 +115,21 @@ impl DifferingPage {
         Self { page, contents }
     }
 
+    /// Whether both are the same page with the same contents, as far as that shows without a look at them.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same = match (&self.contents, &other.contents) {
+            (None, None) => true,
+            (Some(PageContents::Own(own)), Some(PageContents::Own(others))) => {
+                Arc::ptr_eq(own, others)
+            }
+            (Some(PageContents::Shared(own, at)), Some(PageContents::Shared(others, of_other))) => {
+                Arc::ptr_eq(own, others) && at == of_other
+            }
+            _ => false,
+        };
+        is_same && self.page == other.page
+    }
+
     /// Its bytes, at a multiple of 8, which never change while the image lives; `None` if it is
     /// zero.
     pub(crate) fn bytes(&self) -> Option<&[u8; PAGE_SIZE as usize]> {

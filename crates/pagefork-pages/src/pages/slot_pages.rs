@@ -32,6 +32,8 @@ use self::served::served_maps;
 
 /// What slots do of whose images pages are absent.
 mod absence;
+/// Slots that are made as another image in place.
+mod advance;
 /// What memories grow by that is emptied at once: files of their own, and pages that are served.
 mod grown;
 /// Pages that get their contents when they are touched.
@@ -244,8 +246,7 @@ impl SlotPages {
         Ok(AllFresh(()))
     }
 
-    /// As [`Self::refill`], from the image that the slot has, with the sizes that
-    /// it has.
+    /// As [`Self::refill`], from the image and with the sizes that it has.
     pub(crate) fn refill_same(&mut self) -> Result<AllFresh, PagesError> {
         let image = Arc::clone(&self.image);
         let sizes: Vec<MemorySize> = self.memories.iter().map(|memory| memory.size).collect();
@@ -348,9 +349,8 @@ impl SlotPages {
         self.image.differing_page(page).is_some()
     }
 
-    /// Slot offset up to which memory `index` is accessible once the slot is filled.
+    /// Slot offset up to which memory `index` is accessible once the slot is filled, as all that its image reaches is.
     fn filled_end(&self, index: usize) -> u64 {
-        // What the image reaches is accessible in any case.
         let accessible = self.always(index).max(self.memory_initial(index));
         self.zones.memories[index].start + accessible
     }

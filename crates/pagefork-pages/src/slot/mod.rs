@@ -27,6 +27,8 @@ mod snapshot;
 mod deltas;
 /// Writes by others than the code in a slot.
 mod written;
+/// How a slot is made as another image.
+mod refill;
 /// How a slot grows.
 mod growth;
 /// What tests do to slots and ask of them.
@@ -126,6 +128,8 @@ pub struct Slot {
     written: u64,
     /// Pages that the last snapshot looked at.
     compared: u64,
+    /// No page is private but copies, unless somebody was announced as a [writer](Writers) since.
+    is_fresh: bool,
 }
 
 impl Slot {
@@ -240,8 +244,19 @@ impl Slot {
         strategy.begin(&pages);
         let (deltas, writers) = (Deltas::new(deltas), Writers::default());
         let resident = pages.copied_size();
-        let (written, compared) = (0, 0);
-        Ok(Self { deltas, pages, strategy, choice, writers, stack, resident, written, compared })
+        let (written, compared, is_fresh) = (0, 0, true);
+        Ok(Self {
+            deltas,
+            pages,
+            strategy,
+            choice,
+            writers,
+            stack,
+            resident,
+            written,
+            compared,
+            is_fresh,
+        })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -370,6 +385,7 @@ impl Slot {
     ///
     /// See [`Slot`].
     pub fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
+        self.is_fresh = false;
         self.pages.grow_memory(index, new_size)
     }
 
@@ -412,6 +428,7 @@ impl Slot {
     ) -> Result<Discarded, PagesError> {
         self.pages.check_process()?;
         let offsets = self.part_of(index, &range)?;
+        self.is_fresh = false;
         self.pages.wait(offsets.clone())?;
         self.deltas.note_write(&self.pages, offsets.clone());
         if !self.gains_by_discarding(range.end - range.start) {
@@ -687,6 +704,7 @@ impl Slot {
     ///
     /// See [`Slot::with_strategies`].
     pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
+        self.is_fresh = false;
         let Self { deltas, pages, strategy, writers, stack, .. } = self;
         pages.check_process()?;
         deltas.end()?;
@@ -837,48 +855,6 @@ impl Slot {
             stack.clear_all(pages);
         }
         stack.hand_to(owner, pages);
-    }
-
-    /// Fills the slot from another image, with other sizes; maps are made anew.
-    ///
-    /// # Errors
-    /// As of [`Slot::new`]; the slot then either is as before or not whole.
-    ///
-    /// # Panics
-    /// If there are not as many sizes as memories.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Owner, Slot, SlotConfig};
-    ///
-    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
-    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
-    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
-    /// let first = Image::new("first", base..base + 4096, [(base, &b"first"[..])])?;
-    /// let second = Image::new("second", base..base + 4096, [(base, &b"second"[..])])?;
-    /// let size = |pages: u64| MemorySize { initial: pages << 16, maximum: 1 << 20 };
-    /// let mut slot = Slot::new(config, &first, &[size(1)])?;
-    /// slot.reset_to(&second, &[size(2)], Owner(1))?;
-    /// assert_eq!(slot.memory_size(0), 128 << 10);
-    /// // SAFETY: the memory is accessible, and no other code uses it.
-    /// assert_eq!(unsafe { slot.memory(0).read() }, b's');
-    /// # Ok::<(), pagefork_pages::PagesError>(())
-    /// ```
-    pub fn reset_to(
-        &mut self,
-        image: &Arc<Image>,
-        sizes: &[MemorySize],
-        owner: Owner,
-    ) -> Result<ResetReport, PagesError> {
-        let Self { deltas, pages, strategy, stack, .. } = self;
-        pages.check_process()?;
-        deltas.end()?;
-        let report = strategy.refill(pages, stack, Some((image, sizes)))?;
-        (self.resident, self.written) = (pages.copied_size(), 0);
-        self.writers.note_reset();
-        self.hand_to(owner);
-        Ok(report)
     }
 }
 

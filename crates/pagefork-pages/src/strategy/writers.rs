@@ -56,6 +56,11 @@ impl Writers {
         self.external = false;
     }
 
+    /// Whether nobody was announced since the last reset.
+    pub(crate) fn are_none(&self) -> bool {
+        self.entered == EnteredBy::None && !self.external && !self.external_for_good
+    }
+
     /// Whether all that was written since `before` was written by the current thread's own
     /// code. Then a page can have become private only if the thread has taken a fault at it
     /// since, provided that no page is huge.

@@ -16,6 +16,7 @@ pub(crate) mod instance;
 pub(crate) mod export;
 pub(crate) mod imports;
 pub(crate) mod pre;
+pub(crate) mod ahead;
 pub(crate) mod snapshot;
 pub(crate) mod stored;
 pub(crate) mod incomplete;

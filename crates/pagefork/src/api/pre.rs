@@ -15,6 +15,7 @@ use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::module::Module;
 use crate::code::pool::{Home, Pooled};
+use crate::run::ahead::FilledSlots;
 use crate::run::instantiate::{self, NewInstance};
 use crate::run::{freeze, limiter};
 use crate::store::frozen::Frozen;
@@ -194,7 +195,7 @@ impl<T: 'static> InstancePre<T> {
     pub fn instantiate(&self, mut store: impl AsContextMut<Data = T>) -> Result<Instance> {
         span!(DEBUG, "instantiate", module = self.module().name());
         let mut store = store.as_context_mut();
-        let made = self.make(&mut store)?;
+        let made = self.make(&mut store, None)?;
         let store = store.as_ptr();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         unsafe {
@@ -223,14 +224,51 @@ impl<T: 'static> InstancePre<T> {
     ) -> Result<Instance> {
         let made = {
             span!(DEBUG, "instantiate", module = self.module().name());
-            self.make(&mut store.as_context_mut())?
+            self.make(&mut store.as_context_mut(), None)?
         };
         start_async(&mut store, &made).await?;
         Ok(Instance::from_ordinal(&store.as_context().0.inner, made.ordinal))
     }
 
-    /// Makes an instance that is not started yet.
-    fn make(&self, store: &mut StoreContextMut<'_, T>) -> Result<NewInstance> {
+    /// Slots for one store as the snapshot is, which this has to be of.
+    pub(super) fn fill_slots(
+        &self,
+        limits: &StoreLimits,
+        before: Option<FilledSlots>,
+    ) -> Result<FilledSlots> {
+        let PreInner { module, strategies, frozen, .. } = &*self.shared;
+        let wrong = UsageError::WrongSnapshot("there is none of it: it is made of a module");
+        let frozen = frozen.as_ref().ok_or(wrong)?;
+        frozen.check_limits(limits)?;
+        let engine = module.engine();
+        let strategies = strategies.as_ref().unwrap_or(engine.default_strategies());
+        FilledSlots::new(engine, frozen, freeze::strategies_for(frozen, strategies)?, before)
+    }
+
+    /// Spawns a store in slots that are filled.
+    pub(super) fn spawn_filled(
+        &self,
+        slots: FilledSlots,
+        tenant: u64,
+        data: T,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> Result<(Store<T>, Instance)> {
+        span!(DEBUG, "spawn", module = self.module().name());
+        let (mut store, made) =
+            self.spawn_cold(tenant, data, self.limited(limits, watch), Some(slots))?;
+        // SAFETY: the store is ours, and the pointer is to the whole of it.
+        unsafe { instantiate::call_start(store.as_ptr(), &made)? };
+        let instance = Instance::from_ordinal(store.inner(), made.ordinal);
+        Ok((store, instance))
+    }
+
+    /// Makes an instance that is not started yet, of a snapshot in slots that are filled if there are any.
+    fn make(
+        &self,
+        store: &mut StoreContextMut<'_, T>,
+        filled: Option<FilledSlots>,
+    ) -> Result<NewInstance> {
         let inner = &mut store.0.inner;
         // Host functions know their types by the numbers of their engine.
         instantiate::check_engine(inner, self.module())?;
@@ -238,7 +276,7 @@ impl<T: 'static> InstancePre<T> {
         if let Some(frozen) = &self.shared.frozen {
             // SAFETY: the store is borrowed, the pointer is to the whole of it, and its data are
             // of the type that the host functions were made for.
-            unsafe { freeze::spawn(store.as_ptr(), frozen, strategies)? };
+            unsafe { freeze::spawn(store.as_ptr(), frozen, strategies, filled)? };
             return Ok(NewInstance::started(frozen.main));
         }
         let imports = match &self.shared.host_functions {
@@ -521,7 +559,7 @@ impl<T: 'static> InstancePre<T> {
         let mut store = match shared.home.take() {
             // SAFETY: what is parked under this key has data of type `T`.
             Some(Pooled::Store(parked)) => unsafe { Store::unpark(parked, data) },
-            _ => return self.spawn_cold(tenant, data, prepare),
+            _ => return self.spawn_cold(tenant, data, prepare, None),
         };
         // SAFETY: the store is ours, and the pointer is to the whole of it.
         instantiate::take_over_parked(unsafe { &mut *store.as_ptr() }, tenant)?;
@@ -543,6 +581,7 @@ impl<T: 'static> InstancePre<T> {
         tenant: u64,
         data: T,
         prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+        filled: Option<FilledSlots>,
     ) -> Result<(Store<T>, NewInstance)> {
         let shared = &*self.shared;
         if shared.host_functions.is_none() {
@@ -561,7 +600,7 @@ impl<T: 'static> InstancePre<T> {
         }
         let made = {
             span!(DEBUG, "instantiate", module = self.module().name());
-            self.make(&mut store.as_context_mut())?
+            self.make(&mut store.as_context_mut(), filled)?
         };
         store.set_home(Arc::clone(&shared.home));
         Ok((store, made))

@@ -12,14 +12,13 @@ use pagefork_layout::exception::UNIT;
 use pagefork_layout::module::{HeapType, Item, ModuleInfo};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state::save;
-use pagefork_pages::{CodeBounds, GrowthKind, Slot, Strategies};
+use pagefork_pages::{CodeBounds, GrowthKind, Strategies};
 
 use crate::base::error::{Result, UsageError};
 use crate::code::module::SpawnPlan;
+use crate::run::ahead::{FilledSlots, SlotSupply};
 use crate::run::contents::{CapturedFor, make_image};
 use crate::run::limiter;
-#[cfg(feature = "testing")]
-use crate::run::poison;
 use crate::run::suspend::{call_beside, chain, saved};
 use crate::store::frozen::{Frozen, FrozenCall, FrozenInstance};
 use crate::store::group::{StoreGroup, StoreId};
@@ -178,7 +177,7 @@ pub(crate) fn find_main<'a>(
     numbered.find(|(_, info)| !info.functions.is_empty()).map_or(last, |(ordinal, _)| ordinal)
 }
 
-/// Fills an empty store.
+/// Fills an empty store; slots that are filled already are taken as far as they fit.
 ///
 /// # Errors
 /// If the store may not have all of it, or the system refuses something: the store is empty then.
@@ -190,6 +189,7 @@ pub(crate) unsafe fn spawn(
     store: *mut StoreGroup,
     frozen: &Arc<Frozen>,
     strategies: Option<&Strategies>,
+    filled: Option<FilledSlots>,
 ) -> Result<()> {
     // SAFETY: by this function's contract the store is ours; this borrow ends here.
     let inner = unsafe { &*store };
@@ -202,7 +202,7 @@ pub(crate) unsafe fn spawn(
     }
     let fuel = inner.activation.fuel;
     // SAFETY: by this function's contract the store is ours.
-    let result = unsafe { try_spawn(store, frozen, strategies) };
+    let result = unsafe { try_spawn(store, frozen, strategies, filled) };
     if result.is_err() {
         // SAFETY: by this function's contract the store is ours.
         let inner = unsafe { &mut *store };
@@ -226,6 +226,7 @@ unsafe fn try_spawn(
     store: *mut StoreGroup,
     frozen: &Arc<Frozen>,
     strategies: Option<&Strategies>,
+    filled: Option<FilledSlots>,
 ) -> Result<()> {
     // SAFETY: by this function's contract the store is ours; this borrow ends before the
     // embedder's limiter is asked.
@@ -234,13 +235,9 @@ unsafe fn try_spawn(
     let strategies =
         strategies_for(frozen, strategies.unwrap_or(inner.engine.default_strategies()))?;
     inner.host_functions.extend(frozen.host_functions.iter().cloned());
+    let mut supply = SlotSupply::new(filled);
     for instance in &frozen.instances {
-        let (layout, budget) = (instance.module.layout(), inner.engine.budget());
-        let mut slot = Slot::within(layout, &instance.image, &instance.sizes, &strategies, budget)?;
-        #[cfg(feature = "testing")]
-        if inner.engine.config().poison {
-            poison::poison_and_reset(&mut slot)?;
-        }
+        let mut slot = supply.slot(&inner.engine, instance, &strategies)?;
         slot.hand_to(inner.owner.unwrap_or_else(|| instance.plan.owner()));
         let (module, imports) = (instance.module.clone(), instance.imports.clone());
         let ordinal = inner.add_instance(module, slot, imports, Arc::clone(&instance.plan));
@@ -285,7 +282,7 @@ pub(crate) unsafe fn tell_restored(store: *mut StoreGroup, frozen: &Frozen) -> R
 
 /// A body of a function that relies on guards must never go on where more of a memory is accessible
 /// than it has: functions choose their bodies when they are entered, and these were.
-fn strategies_for(frozen: &Frozen, strategies: &Strategies) -> Result<Strategies> {
+pub(crate) fn strategies_for(frozen: &Frozen, strategies: &Strategies) -> Result<Strategies> {
     let mut config = strategies.config();
     if frozen.call.is_some() && config.code == CodeBounds::Dual && !config.growth.is_exact() {
         config.growth = GrowthKind::Mprotect;

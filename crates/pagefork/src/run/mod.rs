@@ -13,6 +13,7 @@ pub(crate) mod reset;
 pub(crate) mod contents;
 pub(crate) mod free_pages;
 pub(crate) mod suspend;
+pub(crate) mod ahead;
 pub(crate) mod freeze;
 pub(crate) mod save;
 pub(crate) mod load;

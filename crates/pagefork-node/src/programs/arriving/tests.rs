@@ -1,0 +1,264 @@
+//! Programs that are on their way: their slots are filled ahead, and given back when they do not come.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use pagefork::{Engine, SaveOptions};
+use pagefork_image::{ImageStore, SecretKey, TrustedKeys};
+use pagefork_postcopy::MigrationStep;
+
+use super::*;
+use crate::address::Transport;
+use crate::programs::program::AfterRest;
+use crate::programs::tests::waiting;
+use crate::programs::{KnownPeers, ProgramLimits};
+use crate::serve::{MemoryServer, ServeOptions};
+use crate::strangers::free;
+
+/// The key of who has the program, and signs.
+fn key() -> SecretKey {
+    SecretKey::from_seed([1; 32])
+}
+
+/// Knows one other node.
+#[derive(Debug, Default)]
+struct OnePeer(Mutex<Option<MemoryPeer>>);
+
+impl KnownPeers for OnePeer {
+    fn may_run(&self, _: &PublicKey) -> bool {
+        true
+    }
+
+    fn named(&self, _: &str) -> Option<MemoryPeer> {
+        None
+    }
+
+    fn with_key(&self, _: &PublicKey) -> Option<MemoryPeer> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn signers(&self) -> Result<TrustedKeys, String> {
+        Ok(TrustedKeys::from_iter([key().public()]))
+    }
+}
+
+/// A program that waits for input at one node, and is on its way to the other.
+struct OnItsWay {
+    path: PathBuf,
+    source: ProgramNode,
+    target: ProgramNode,
+    offer: MoveOffer,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let _ = self.source.stop("waiting", Duration::from_secs(60));
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+impl OnItsWay {
+    fn new(name: &str, limits: ProgramLimits) -> Self {
+        let name = format!("pagefork-arriving-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        let node = |what: &str, key: SecretKey, peers: OnePeer, limits| {
+            let path = path.join(what);
+            let images = ImageStore::open(path.join("images")).unwrap();
+            let engine = Engine::default();
+            let mut options = ProgramNodeOptions::new(engine, images, key, Arc::new(peers), &path);
+            options.limits = limits;
+            ProgramNode::new(options).unwrap()
+        };
+        let source = node("source", key(), OnePeer::default(), ProgramLimits::default());
+        let mut serve = ServeOptions::new(key());
+        serve.access = Arc::new(|_| true);
+        let images = source.options().images.clone();
+        let server = MemoryServer::bind(free(Transport::Tls), images, serve).unwrap();
+        let peer = MemoryPeer { address: server.address().to_string(), key: key().public() };
+        thread::spawn(move || server.run());
+        let peers = OnePeer(Mutex::new(Some(peer)));
+        let target = node("target", SecretKey::from_seed([2; 32]), peers, limits);
+        let offer = MoveOffer {
+            program: source.start(&waiting()).unwrap(),
+            name: "waiting".to_owned(),
+            directories: Vec::new(),
+            has_sockets: false,
+            signer: *key().public().as_bytes(),
+            second: None,
+            needs: None,
+        };
+        Self { path, source, target, offer }
+    }
+
+    /// A state of the program, in the store of its node.
+    fn state(&self) -> ContentHash {
+        self.captured().stored_image().unwrap().hash()
+    }
+
+    fn captured(&self) -> Snapshot<NodeGuest> {
+        let program = self.source.find("waiting").unwrap();
+        let patience = Duration::from_secs(60);
+        let snapshot =
+            program.at_rest(patience, |ready| (AfterRest::GoesOn, ready.store.snapshot()));
+        let signed =
+            SaveOptions::new().sign_with(std::slice::from_ref(&self.source.options().image_key));
+        let snapshot = snapshot.unwrap().unwrap();
+        snapshot.save(&self.source.options().images, signed).unwrap();
+        snapshot
+    }
+
+    /// What has changed since a state, in no store, and the image that it makes.
+    fn changes(&self, since: &Snapshot<NodeGuest>) -> (ContentHash, Vec<u8>) {
+        let program = self.source.find("waiting").unwrap();
+        let patience = Duration::from_secs(60);
+        let snapshot =
+            program.at_rest(patience, |ready| (AfterRest::GoesOn, ready.store.snapshot()));
+        let ProgramNodeOptions { images, image_key, .. } = self.source.options();
+        let signed = SaveOptions::new().sign_with(std::slice::from_ref(image_key));
+        let saved = snapshot.unwrap().unwrap().save_beside(images, signed.delta_of(since));
+        let (image, bytes) = saved.unwrap();
+        (image, bytes.to_vec())
+    }
+
+    /// Has the target do what follows from a step.
+    fn step(&self, migration: u8, step: MigrationStep) -> MigrationStep {
+        self.step_with(migration, step, None)
+    }
+
+    /// As [`Self::step`], with what has come before it.
+    fn step_with(
+        &self,
+        migration: u8,
+        step: MigrationStep,
+        changes: Option<Vec<u8>>,
+    ) -> MigrationStep {
+        let changes = changes.map(|bytes| (bytes, ComingGroups::default()));
+        let migration = MigrationId([migration; 16]);
+        let message = MigrationMessage { migration, epoch: 0, step };
+        let (steps, _) = super::step(&self.target, key().public(), &self.offer, message, changes);
+        steps.unwrap().pop().map_or(MigrationStep::Withdraw, |message| message.step)
+    }
+
+    /// Offers it and sends a state ahead.
+    fn send_ahead(&self, migration: u8) -> MigrationStep {
+        self.offer(migration);
+        self.step(migration, MigrationStep::Ahead { image: self.state(), token: Vec::new() })
+    }
+
+    fn offer(&self, migration: u8) {
+        let offer = MigrationStep::Offer { instance: "waiting".to_owned() };
+        assert_eq!(self.step(migration, offer), MigrationStep::Accept);
+    }
+
+    fn left(&self, migration: u8) {
+        self.target.arrivals().left(MigrationId([migration; 16]));
+    }
+
+    /// Programs that are on their way, and those of them that have slots.
+    fn count(&self) -> (usize, usize) {
+        self.target.arrivals().count()
+    }
+}
+
+#[test]
+fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
+    // There is room for one.
+    let limits = ProgramLimits { programs: 1, ..ProgramLimits::default() };
+    let way = OnItsWay::new("back", limits);
+    assert!(matches!(way.send_ahead(1), MigrationStep::AheadHere { .. }));
+    assert_eq!(way.count(), (1, 1));
+    // Another state takes the same ones.
+    let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
+    assert!(matches!(way.step(1, step), MigrationStep::AheadHere { .. }));
+    assert_eq!(way.count(), (1, 1));
+    way.step(1, MigrationStep::Withdraw);
+    assert_eq!(way.count(), (0, 0), "it was withdrawn");
+
+    assert!(matches!(way.send_ahead(2), MigrationStep::AheadHere { .. }));
+    way.left(2);
+    assert_eq!(way.count(), (0, 0), "its source is gone");
+
+    // While it is worked on, what says so cannot wait.
+    assert!(matches!(way.send_ahead(3), MigrationStep::AheadHere { .. }));
+    let arriving = Arc::clone(&way.target.arrivals().lock()[&MigrationId([3; 16])]);
+    let is_worked_on = arriving.lock();
+    way.left(3);
+    drop(is_worked_on);
+    assert_eq!(way.count(), (1, 1));
+    let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
+    assert!(matches!(way.step(3, step), MigrationStep::AheadHere { .. }));
+    assert_eq!(way.count(), (0, 0), "its source has gone meanwhile");
+    drop(arriving);
+
+    // Something else is handed over than what is there, or nothing that is.
+    assert!(matches!(way.send_ahead(4), MigrationStep::AheadHere { .. }));
+    let image = ContentHash::of(b"nothing");
+    let declined = way.step(4, MigrationStep::HandOver { image, token: Vec::new() });
+    assert!(matches!(declined, MigrationStep::Declined { .. }), "{declined:?}");
+    assert_eq!(way.count(), (0, 0), "it was declined");
+    assert!(matches!(way.send_ahead(5), MigrationStep::AheadHere { .. }), "there is room");
+}
+
+#[test]
+fn a_program_for_whose_pages_there_is_no_room_is_refused_while_it_runs() {
+    let limits = ProgramLimits { memory: 1 << 12, ..ProgramLimits::default() };
+    let way = OnItsWay::new("room", limits);
+    let refused = way.send_ahead(1);
+    let MigrationStep::Refuse { text } = &refused else { panic!("{refused:?}") };
+    assert!(text.contains("no room for its pages") && text.contains("memories"), "{text}");
+    way.step(1, MigrationStep::Withdraw);
+    assert_eq!(way.count(), (0, 0));
+}
+
+#[test]
+fn a_state_that_comes_before_it_is_said_to_be_there_is_not_fetched_and_verified() {
+    let way = OnItsWay::new("pushed", ProgramLimits::default());
+    let ahead = |image| MigrationStep::Ahead { image, token: Vec::new() };
+    let first = way.captured();
+    let begin = |migration| {
+        way.offer(migration);
+        let image = first.stored_image().unwrap().hash();
+        assert!(matches!(way.step(migration, ahead(image)), MigrationStep::AheadHere { .. }));
+    };
+    // Its node has it in no store.
+    begin(1);
+    let (image, bytes) = way.changes(&first);
+    let here = way.step_with(1, ahead(image), Some(bytes.clone()));
+    assert_eq!(here, MigrationStep::AheadHere { image });
+    assert!(way.target.options().images.load(image).is_ok(), "it is kept for the next one");
+    way.step(1, MigrationStep::Withdraw);
+
+    // Damaged, or another one: it is refused, and the program goes on where it is.
+    for at in [40, bytes.len() / 2, bytes.len() - 1] {
+        begin(2);
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        let refused = way.step_with(2, ahead(image), Some(damaged));
+        assert!(matches!(refused, MigrationStep::Refuse { .. }), "byte {at}: {refused:?}");
+        way.step(2, MigrationStep::Withdraw);
+    }
+    begin(3);
+    let refused = way.step_with(3, ahead(ContentHash::of(b"other")), Some(bytes));
+    assert!(matches!(refused, MigrationStep::Refuse { .. }), "{refused:?}");
+    way.step(3, MigrationStep::Withdraw);
+    assert_eq!(way.count(), (0, 0));
+}
+
+#[test]
+fn last_changes_are_whole_when_their_first_bytes_have_come_and_bounded() {
+    let mut changes = LastChanges::default();
+    assert!(changes.put(4, b"data"));
+    assert!(changes.put(10, b"later"));
+    assert!(std::mem::take(&mut changes).whole().is_none(), "the first bytes have not come");
+    assert!(changes.put(4, b"data") && changes.put(10, b"later") && changes.put(0, b"head"));
+    assert!(!changes.put(4, b"more"), "those at 0 are the last");
+    assert_eq!(changes.whole().unwrap().0, b"headdata\0\0later");
+
+    let mut changes = LastChanges::default();
+    let max = LAST_CHANGES_MAX as u64;
+    assert!(!changes.put(max, &[0]) && !changes.put(u64::MAX, &[0; 2]));
+    assert!(changes.bytes.is_empty() && changes.put(max - 1, &[7]));
+    assert_eq!(changes.bytes.len(), LAST_CHANGES_MAX);
+}
