@@ -20,7 +20,6 @@ use crate::ahead::send_tip;
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::Channel;
 use crate::duplex::Duplex;
-use crate::fetch::code_of;
 use crate::give::PageGiver;
 use crate::identity::{self, AgreedProtocol, Protocol};
 use crate::leases::Leases;
@@ -431,8 +430,14 @@ impl Shared {
             send_head(&mut channel, &image)?;
             wish = Wish::read(&mut channel).map_err(talk())?;
         }
+        if wish == Wish::Modules {
+            self.send_modules(&mut channel, &image)?;
+            wish = Wish::read(&mut channel).map_err(talk())?;
+        }
         match wish {
-            Wish::Head => return Err(NodeError::Malformed("a head that was sent is wanted again")),
+            Wish::Head | Wish::Modules => {
+                return Err(NodeError::Malformed("what was sent is wanted again"));
+            }
             Wish::Nothing => return Ok(None),
             Wish::Stream => self.send(&mut channel, image.hash())?,
             Wish::Code => self.send_code(&mut channel, &image)?,
@@ -451,13 +456,29 @@ impl Shared {
     /// Sends the code images of an image, in the order in which its manifest names them.
     fn send_code(&self, channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
         channel.lift_deadline();
-        for hash in code_of(image.chain().tip().manifest()) {
+        for hash in image.chain().tip().manifest().codes() {
             let code = self.images.load_code(hash)?;
             let read = |offset, into: &mut [u8]| code.bytes().read_exact_at(into, offset);
             let sent = message::write_blob(channel, code.size(), read);
             sent.map_err(NodeError::io("send a code image"))?;
         }
         channel.flush().map_err(NodeError::io("send code images"))
+    }
+
+    /// Sends the modules of an image, in the order in which its manifest names them: nothing for one that was not kept.
+    fn send_modules(&self, channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+        for hash in image.chain().tip().manifest().modules() {
+            let sent = match self.images.load_code(hash) {
+                Ok(module) => {
+                    let read = |offset, into: &mut [u8]| module.bytes().read_exact_at(into, offset);
+                    message::write_blob(channel, module.size(), read)
+                }
+                Err(ImageError::NotFound { .. }) => message::write_blob(channel, 0, |_, _| Ok(())),
+                Err(error) => return Err(error.into()),
+            };
+            sent.map_err(NodeError::io("send a module"))?;
+        }
+        channel.flush().map_err(NodeError::io("send modules"))
     }
 
     fn send(&self, channel: &mut Channel, image: ContentHash) -> Result<(), NodeError> {
