@@ -366,6 +366,7 @@ impl RunningNode {
 
     /// The same, after who has said what the group is has left.
     fn looked_up_alone(&mut self, key: ImageKey, group: u64, bytes: Option<Vec<u8>>, now: Moment) {
+        let comes = self.comes(key, group);
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some((hash, proof)) = image.said.remove(&group) else { return };
         let Some((head, planner)) = &mut image.open else { return };
@@ -379,12 +380,23 @@ impl RunningNode {
                 image.here.remove(&group);
                 self.arrived(key, group, bytes, None, now);
             }
-            // It is asked for as what never came, and is not said to be here again.
+            // It is asked for as what never came, and is not said to be here again. Another holder may send it unasked.
             None => {
                 image.here.remove(&group);
-                planner.lost(group);
+                if !comes {
+                    planner.lost(group);
+                }
             }
         }
+    }
+
+    /// Whether a holder owes a group.
+    fn comes(&self, key: ImageKey, group: u64) -> bool {
+        let Some(image) = self.images.get(&key) else { return false };
+        image.holders.iter().any(|(connection, holder)| {
+            let link = self.links.get(connection).zip(holder.stage.number());
+            link.is_some_and(|(link, number)| link.asked.contains_key(&(number, group)))
+        })
     }
 
     /// Groups that were taken back will not come.
