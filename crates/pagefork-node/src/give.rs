@@ -14,6 +14,7 @@ use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 use crate::leases::{LeaseHolder, Leases};
 use crate::shown::ShownTokens;
+use crate::times::thread_cpu;
 
 /// Bytes that are read and not yet taken by the network. What a guest waits for overtakes those that
 /// are read; those that are being read it does not.
@@ -30,6 +31,8 @@ pub(crate) struct PageGiver<'a> {
     /// Who has leased what this connection has.
     holder: LeaseHolder,
     shown: &'a ShownTokens,
+    /// What its thread had taken of a processor when it read last.
+    cpu: Duration,
     /// How long a peer that is left may take to hear why.
     idle: Duration,
 }
@@ -45,7 +48,8 @@ impl<'a> PageGiver<'a> {
         let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
         let node = MemoryNode::new(peer, access, limits, now());
         let (open, holder) = (BTreeMap::new(), leases.holder(peer));
-        Self { images, leases, peer, node, open, holder, shown, idle: times.idle }
+        let (cpu, idle) = (thread_cpu(), times.idle);
+        Self { images, leases, peer, node, open, holder, shown, cpu, idle }
     }
 
     /// Answers until the peer has ended the connection.
@@ -103,7 +107,9 @@ impl<'a> PageGiver<'a> {
             }
             MemoryOutput::Read { image, hash, group } => {
                 let found = self.read(hash, group);
-                self.node.handle(MemoryInput::Read { image, group, found }, now())
+                let before = std::mem::replace(&mut self.cpu, thread_cpu());
+                let cpu = self.cpu.saturating_sub(before);
+                self.node.handle(MemoryInput::Read { image, group, found, cpu }, now())
             }
             MemoryOutput::Shown { hash, until } => {
                 self.shown.keep(self.peer, hash, until);

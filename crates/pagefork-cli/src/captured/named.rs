@@ -111,7 +111,7 @@ impl NamedImage {
         let rows = [
             ["", "waited for it", "processor time"].map(str::to_owned).to_vec(),
             row("network", waits.network, Some(cpu.network)),
-            row("server", waits.server, None),
+            row("server", waits.server, Some(cpu.server)),
             row("handle", waits.handle, Some(cpu.handle)),
             row("install", waits.install, Some(cpu.install)),
             row("rest", rest, None),
@@ -145,7 +145,7 @@ impl NamedImage {
     }
 }
 
-/// A part of the time that was waited, and what this side has taken of a processor for it.
+/// A part of the time that was waited, and what was taken of a processor for it: at the server there.
 fn row(name: &str, waited: Duration, cpu: Option<Duration>) -> Vec<String> {
     vec![name.to_owned(), milliseconds(waited), cpu.map(milliseconds).unwrap_or_default()]
 }

@@ -75,10 +75,10 @@ impl RunningNode {
                 self.lose_holder(key, connection, HolderLoss::Ended(why));
                 Ok(())
             }
-            Message::Group { group, body, proof, spent_us, .. } => {
+            Message::Group { group, body, proof, spent_us, cpu_us, .. } => {
                 let proof = GroupProof { neighbours: proof };
-                let spent = Duration::from_micros(spent_us.into());
-                self.group(connection, (key, number), (group, spent), (body, proof), now)
+                let times = [spent_us, cpu_us].map(|us| Duration::from_micros(us.into()));
+                self.group(connection, (key, number), (group, times), (body, proof), now)
             }
             Message::GroupFailed { group, .. } => {
                 link.asked.get(&(number, group)).ok_or(NOT_ASKED)?;
@@ -234,7 +234,7 @@ impl RunningNode {
         &mut self,
         connection: ConnectionId,
         (key, number): (ImageKey, u32),
-        (group, spent): (u64, Duration),
+        (group, [spent, cpu]): (u64, [Duration; 2]),
         (body, proof): (GroupBody, GroupProof),
         now: Moment,
     ) -> Result<(), ProtocolError> {
@@ -249,7 +249,8 @@ impl RunningNode {
                     "a group by the hash of bytes that are not here",
                 ));
             }
-            (asked.look_up, asked.spent) = (Some((hash, proof)), spent);
+            asked.look_up = Some((hash, proof));
+            (asked.spent, asked.cpu) = (spent, cpu);
             link.answered();
             match planner.is_present(group) {
                 true => drop(link.asked.remove(&(number, group))),
@@ -263,7 +264,7 @@ impl RunningNode {
         head.verify_group(group, &bytes, &proof).map_err(wrong)?;
         let mut asked = link.asked.remove(&(number, group));
         if let Some(asked) = &mut asked {
-            asked.spent = spent;
+            (asked.spent, asked.cpu) = (spent, cpu);
         }
         link.answered();
         self.arrived(key, group, bytes, asked, now);
@@ -294,11 +295,12 @@ impl RunningNode {
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some((_, planner)) = &mut image.open else { return };
         // It may have come from elsewhere in the meantime.
-        let spent = asked.as_ref().map_or(Duration::ZERO, |asked| asked.spent);
+        let times = asked.as_ref().map(|asked| (asked.spent, asked.cpu));
+        let (spent, cpu) = times.unwrap_or_default();
         let took = asked.and_then(|asked| asked.at).map(|at| now.at.saturating_duration_since(at));
         if let Some(layer) = planner.arrived(group, took, now.at) {
             image.waits.remove(&group);
-            self.output.push(RunningOutput::Group { image: key, group, bytes, layer, spent });
+            self.output.push(RunningOutput::Group { image: key, group, bytes, layer, spent, cpu });
         }
     }
 

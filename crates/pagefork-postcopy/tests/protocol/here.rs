@@ -83,7 +83,8 @@ impl Told {
     fn is_known(&mut self, number: u32) {
         let body = GroupBody::Known(self.leaf());
         let GroupProof { neighbours: proof } = self.image.proof(GROUP).unwrap();
-        let known = Message::Group { image: number, group: GROUP, body, proof, spent_us: 0 };
+        let known =
+            Message::Group { image: number, group: GROUP, body, proof, spent_us: 0, cpu_us: 0 };
         self.hear(Lane::Planned, &known);
     }
 
@@ -254,7 +255,7 @@ fn what_the_next_holder_sends_unasked_is_not_asked_of_it_though_it_is_not_here()
     // It comes once, and the second answer to two questions would be a lie.
     let body = GroupBody::Plain(told.bytes());
     let GroupProof { neighbours: proof } = told.image.proof(GROUP).unwrap();
-    let group = Message::Group { image: 0, group: GROUP, body, proof, spent_us: 0 };
+    let group = Message::Group { image: 0, group: GROUP, body, proof, spent_us: 0, cpu_us: 0 };
     told.hear_of(NEXT, Lane::Control, &group);
     assert!(told.is_here(KEY) && !told.has(is_close));
     // It is gone before it has sent what it has announced: then others are asked.
