@@ -166,6 +166,9 @@ impl Drop for ChangesSending {
 }
 
 #[cfg(test)]
+mod threads;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
