@@ -312,6 +312,8 @@ fn another_holder_is_asked_when_the_node_of_an_image_is_lost() {
     let printed = format!("ready\n{}", sum_of_words());
     assert_eq!((ended.code, ended.stdout), (0, printed), "{}", ended.stderr);
     runner.fails("restore --store STORE --from-also nobody maker/other", "no node \"nobody\"");
+    let again = "snapshot --store STORE --at time:1s --from-also direct --from maker/big";
+    runner.fails(again, "leave out --from-also");
     let nowhere = "restore --store STORE --from-also file:///proc/self maker/other";
     runner.fails(nowhere, "cannot use the object store file:///proc/self");
 }

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use pagefork_image::{
-    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage,
+    StreamWriter, TrustedKeys,
 };
 use pagefork_postcopy::PeerAccess;
 use rustls::ServerConfig;
@@ -27,6 +28,7 @@ use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
 use crate::programs::{self, ProgramNode};
 use crate::shown::ShownTokens;
+use crate::watched::watched;
 
 /// zstd's level: on one processor it compresses faster than most networks carry.
 const LEVEL: i32 = 1;
@@ -439,7 +441,7 @@ impl Shared {
                 return Err(NodeError::Malformed("what was sent is wanted again"));
             }
             Wish::Nothing => return Ok(None),
-            Wish::Stream => self.send(&mut channel, image.hash())?,
+            Wish::Stream => self.send(&mut channel, peer, &image)?,
             Wish::Code => self.send_code(&mut channel, &image)?,
             Wish::Tip => send_tip(&mut channel, &image)?,
         }
@@ -481,9 +483,29 @@ impl Shared {
         channel.flush().map_err(NodeError::io("send modules"))
     }
 
-    fn send(&self, channel: &mut Channel, image: ContentHash) -> Result<(), NodeError> {
+    fn send(
+        &self,
+        channel: &mut Channel,
+        peer: PublicKey,
+        image: &StoredImage,
+    ) -> Result<(), NodeError> {
         channel.lift_deadline();
-        self.images.export(&[image], &mut *channel, LEVEL)?;
+        let programs = self.options.programs.as_ref();
+        match programs.and_then(|programs| programs.watching(peer, image.hash())) {
+            None => drop(self.images.export(&[image.hash()], &mut *channel, LEVEL)?),
+            Some(told) => {
+                // It is handed over, and so a full one with all its code.
+                let chain = watched(&self.images, image.chain(), &told)?;
+                let mut stream = StreamWriter::new(&mut *channel, LEVEL)?;
+                for code in chain.tip().manifest().codes() {
+                    stream.code(code, self.images.load_code(code)?.bytes())?;
+                }
+                for part in chain.images().iter().rev() {
+                    stream.image(part)?;
+                }
+                stream.finish()?;
+            }
+        }
         channel.flush().map_err(NodeError::io("send an image"))
     }
 }

@@ -143,10 +143,12 @@ fn later(saving: &Saving<'_>, image: &str) -> Result<ExitCode, String> {
         return Err(restore::SESSION_IS_SETTLED.to_owned());
     }
     let engine = restore::engine(&config(arguments))?;
-    if arguments.program.image.coming.report {
-        return Err(
-            "a program that is saved again is fetched whole first: leave out --report".to_owned()
-        );
+    let coming = &arguments.program.image.coming;
+    let useless = [("--report", coming.report), ("--from-also", !coming.from_also.is_empty())];
+    if let Some((option, _)) = useless.iter().find(|(_, is_given)| *is_given) {
+        return Err(format!(
+            "a program that is saved again is fetched whole first: leave out {option}"
+        ));
     }
     let found = captured::find(&saving.images, image)?;
     let program = restore::load(found, &saving.images, image, &arguments.environment, &engine)?;
