@@ -4,7 +4,6 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use pagefork_image::SecretKey;
-use pagefork_postcopy::Lane;
 
 use super::*;
 use crate::base::NodeTimes;
