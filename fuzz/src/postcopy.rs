@@ -142,7 +142,12 @@ impl Pair {
                         .read_group(group)
                         .and_then(|bytes| Ok((bytes, image().proof(group)?)));
                     let found = Some(found.expect("a node asks for what the image has"));
-                    inputs.push(MemoryInput::Read { image: number, group, found });
+                    inputs.push(MemoryInput::Read {
+                        image: number,
+                        group,
+                        found,
+                        cpu: Duration::ZERO,
+                    });
                 }
                 _ => {}
             }
@@ -274,7 +279,7 @@ fn message([kind, a, b]: [u8; 3]) -> Message {
             let (bytes, proof) = (image().read_group(other), image().proof(other));
             let body = GroupBody::Plain(bytes.expect("it is in the image"));
             let proof = proof.expect("it is in the image").neighbours;
-            Message::Group { image: image_number, group, body, proof, spent_us: 0 }
+            Message::Group { image: image_number, group, body, proof, spent_us: 0, cpu_us: 0 }
         }
     }
 }

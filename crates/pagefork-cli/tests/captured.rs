@@ -253,6 +253,34 @@ fn a_library_is_captured_after_an_export_and_a_loop_after_a_time() {
 }
 
 #[test]
+fn code_that_is_gone_is_made_of_the_module_where_nothing_runs() {
+    let (counter, store) = (file("image-module.wat", COUNTER), store("images-module"));
+    succeeds(&pagefork(&format!("snapshot --store {store} -o idle --at export:add {counter}")));
+    let codes = || std::fs::read_dir(Path::new(&store).join("code")).unwrap();
+    let is_module = |path: &Path| std::fs::read(path).unwrap().starts_with(b"\0asm");
+    assert_eq!(codes().count(), 2, "the code and its module");
+    for code in codes().map(|entry| entry.unwrap().path()).filter(|path| !is_module(path)) {
+        std::fs::remove_file(code).unwrap();
+    }
+    let called = pagefork(&format!("restore --store {store} --invoke sum idle"));
+    assert_eq!((called.code, called.stdout.as_str()), (0, "5\n"), "{}", called.stderr);
+    // One that runs has nothing but its code.
+    let at = "--at call:fd_write:3";
+    succeeds(&pagefork(&format!("snapshot --store {store} -o runs {at} {counter}")));
+    for code in codes().map(|entry| entry.unwrap().path()).filter(|path| !is_module(path)) {
+        std::fs::remove_file(code).unwrap();
+    }
+    for module in codes().map(|entry| entry.unwrap().path()) {
+        // The same module made the same code, which is known by its hash.
+        let restored = pagefork(&format!("restore --store {store} runs"));
+        assert_eq!(restored.code, 0, "{}", restored.stderr);
+        std::fs::remove_file(module).unwrap();
+    }
+    let restore = format!("restore --store {store} runs");
+    assert_fails(&restore, 1, &["needs code image", "its module was not kept"]);
+}
+
+#[test]
 fn images_of_running_programs_are_taken_from_who_is_trusted_alone() {
     let (reader, store) = (file("image-trust.wat", READER), store("images-trust"));
     let made = pagefork(&format!("snapshot --store {store} -o reader {reader}"));

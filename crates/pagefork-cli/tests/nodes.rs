@@ -284,6 +284,41 @@ fn a_program_whose_node_is_lost_stops_with_an_error_and_in_time() {
 }
 
 #[test]
+fn another_holder_is_asked_when_the_node_of_an_image_is_lost() {
+    let (maker, runner, serving, relay) = two_nodes("holders", 2 << 20);
+    let key = &maker.node_key;
+    runner.does(&format!("node trust direct {key} --address {}", serving.address));
+    let also = "--node-timeout 500ms --from-also direct";
+    let mut started = Started::new(&runner, &format!("restore --store STORE {also} maker/big"));
+    started.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(started.line(), "ready\n");
+    relay.cut();
+    let ended = started.finish("sum\n");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, &sum_of_words()[..]), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is asked from now on"), "{}", ended.stderr);
+
+    // It is not there at all, and what its names stand for only it would know.
+    let listed = maker.does("image --store STORE inspect big");
+    let hash = listed.split_whitespace().find(|word| word.len() == 64).expect("its hash");
+    let fresh = runner.store.with_file_name("holders-fresh").display().to_string();
+    let _ = fs::remove_dir_all(&fresh);
+    let restore = |image: &str| {
+        Started::new(&runner, &format!("restore --store {fresh} {also} maker/{image}"))
+            .finish("go\nsum\n")
+    };
+    let refused = restore("big");
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    let ended = restore(hash);
+    let printed = format!("ready\n{}", sum_of_words());
+    assert_eq!((ended.code, ended.stdout), (0, printed), "{}", ended.stderr);
+    runner.fails("restore --store STORE --from-also nobody maker/other", "no node \"nobody\"");
+    let again = "snapshot --store STORE --at time:1s --from-also direct --from maker/big";
+    runner.fails(again, "leave out --from-also");
+    let nowhere = "restore --store STORE --from-also file:///proc/self maker/other";
+    runner.fails(nowhere, "cannot use the object store file:///proc/self");
+}
+
+#[test]
 fn where_the_system_tells_nothing_of_faults_an_image_comes_first_and_doctor_says_so() {
     let how = "without-userfaultfd";
     let doctor = confined(how).arg("doctor").output().expect("it starts");

@@ -171,6 +171,8 @@ fn the_parts_of_a_report_are_the_whole_and_the_code_is_told_apart() {
         let parts = ["network", "server", "handle", "install", "rest"];
         let sum: f64 = parts.iter().map(|row| number::<f64>(report, row, 1)).sum();
         assert!((sum - waited).abs() <= rounding, "{sum} of {waited} ms: {report}");
+        // The server has read, compressed and sent what has come.
+        assert!(number::<f64>(report, "server", 3) > 0.0, "{report}");
         let (here, _) = groups(report);
         let came: u64 = LAYERS.iter().map(|layer| number::<u64>(report, layer, 2)).sum();
         assert_eq!(came, here, "{report}");

@@ -154,6 +154,23 @@ pub enum NodeError {
 }
 
 impl NodeError {
+    /// Whether it is about who was asked, so that another holder may do what this one does not.
+    pub(crate) fn is_of_peer(&self) -> bool {
+        matches!(
+            self,
+            Self::Io { .. }
+                | Self::Handshake { .. }
+                | Self::Version { .. }
+                | Self::Refused { .. }
+                | Self::NotAllowed { .. }
+                | Self::Malformed(_)
+                | Self::OtherImage { .. }
+                | Self::Protocol(_)
+                | Self::Lost { .. }
+                | Self::PlaceLost { .. }
+        )
+    }
+
     /// Makes an error of the system one that says what was tried.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();

@@ -106,6 +106,15 @@ impl ComingImages {
     ) -> Result<SharedImage, NodeError> {
         let coming = self.coming();
         let source = ImageSource { peer, own, name, images, signers, options, coming };
+        match self.start_of(&source) {
+            // What comes of others is not shared: it is the exception.
+            Err(error) if error.is_of_peer() => source.start_elsewhere(error).map(shared),
+            started => started,
+        }
+    }
+
+    fn start_of(&self, source: &ImageSource<'_>) -> Result<SharedImage, NodeError> {
+        let ImageSource { peer, name, .. } = *source;
         let known_as = (peer.key, name.to_owned());
         let is_known = {
             let mut known = self.known();

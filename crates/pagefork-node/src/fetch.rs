@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pagefork_image::{
-    ContentHash, ImageError, ImageHead, ImageStore, Manifest, PublicKey, SecretKey, StoredImage,
-    TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection};
@@ -175,17 +174,6 @@ fn reach_by_tls(
     Ok(Channel::Tls(Box::new(channel)))
 }
 
-/// The code images that an image's instances need: each once.
-pub(crate) fn code_of(manifest: &Manifest) -> Vec<ContentHash> {
-    let mut all: Vec<ContentHash> = Vec::new();
-    for code in manifest.instances.iter().map(|instance| instance.code.hash) {
-        if !all.contains(&code) {
-            all.push(code);
-        }
-    }
-    all
-}
-
 /// Takes the code images that an image needs into `images`, from the node that has the image, unless
 /// they are here. Nothing of it counts but what has the hashes that `head` names; that it is signed
 /// was checked when the head [was opened](crate::RemoteImage::open).
@@ -203,7 +191,7 @@ pub fn fetch_code(
     images: &ImageStore,
     times: &NodeTimes,
 ) -> Result<(), NodeError> {
-    let needed = code_of(head.manifest());
+    let needed = head.manifest().codes();
     let mut missing = Vec::new();
     for hash in &needed {
         match images.load_code(*hash) {
@@ -215,16 +203,8 @@ pub fn fetch_code(
     if missing.is_empty() {
         return Ok(());
     }
-    let mut channel = reach(peer, own, Protocol::Images, times)?;
+    let mut channel = open_image(peer, own, head.hash(), times)?;
     let talk = || NodeError::io(format!("get code of node {}", peer.address));
-    let name = head.hash().to_string();
-    let sent = message::write_text(&mut channel, &name).and_then(|()| channel.flush());
-    sent.map_err(talk())?;
-    match Answer::read(&mut channel).map_err(|error| answer_error(peer, error))? {
-        Answer::Has(hash) if hash == head.hash() => {}
-        Answer::Has(found) => return Err(NodeError::OtherImage { wanted: head.hash(), found }),
-        Answer::Refuses(reason) => return Err(NodeError::Refused { name, reason }),
-    }
     let said = Wish::Code.write(&mut channel).and_then(|()| channel.flush());
     said.map_err(talk())?;
     channel.lift_deadline();
@@ -237,6 +217,58 @@ pub fn fetch_code(
         }
     }
     Ok(())
+}
+
+/// Takes these modules of an image into `images`, from the node that has the image, as far as it has kept them. Nothing
+/// counts but what has the hashes that `head` names. Returns those that it has not kept.
+///
+/// # Errors
+/// As of [`fetch_image`].
+pub(crate) fn fetch_modules(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    head: &ImageHead,
+    images: &ImageStore,
+    times: &NodeTimes,
+    mut missing: Vec<ContentHash>,
+) -> Result<Vec<ContentHash>, NodeError> {
+    let mut channel = open_image(peer, own, head.hash(), times)?;
+    let talk = || NodeError::io(format!("get modules of node {}", peer.address));
+    let said = Wish::Modules.write(&mut channel).and_then(|()| Wish::Nothing.write(&mut channel));
+    said.and_then(|()| channel.flush()).map_err(talk())?;
+    channel.lift_deadline();
+    for wanted in head.manifest().modules() {
+        let bytes = message::read_blob(&mut channel, images.limits().code_size).map_err(talk())?;
+        match ContentHash::of(&bytes) {
+            _ if bytes.is_empty() => {}
+            found if found != wanted => return Err(NodeError::OtherImage { wanted, found }),
+            _ if missing.contains(&wanted) => {
+                images.save_code(&bytes)?;
+                missing.retain(|hash| *hash != wanted);
+            }
+            _ => {}
+        }
+    }
+    Ok(missing)
+}
+
+/// Connects to a node that has an image, and names it: what is wanted of it is still to be said.
+fn open_image(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    image: ContentHash,
+    times: &NodeTimes,
+) -> Result<Channel, NodeError> {
+    let mut channel = reach(peer, own, Protocol::Images, times)?;
+    let talk = || NodeError::io(format!("ask node {}", peer.address));
+    let name = image.to_string();
+    let sent = message::write_text(&mut channel, &name).and_then(|()| channel.flush());
+    sent.map_err(talk())?;
+    match Answer::read(&mut channel).map_err(|error| answer_error(peer, error))? {
+        Answer::Has(hash) if hash == image => Ok(channel),
+        Answer::Has(found) => Err(NodeError::OtherImage { wanted: image, found }),
+        Answer::Refuses(reason) => Err(NodeError::Refused { name, reason }),
+    }
 }
 
 fn connect(address: &str, deadline: Instant) -> Result<TcpStream, NodeError> {
@@ -272,8 +304,8 @@ pub(crate) fn here(
     if !tip.signers().iter().any(|signer| signers.contains(signer)) {
         return Err(ImageError::NotSigned { image: hash, signatures: tip.signers().len() }.into());
     }
-    for instance in &tip.manifest().instances {
-        match images.load_code(instance.code.hash) {
+    for code in tip.manifest().codes() {
+        match images.load_code(code) {
             Ok(_) => {}
             Err(ImageError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),

@@ -1,6 +1,6 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,8 +12,9 @@ use pagefork_postcopy::{
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
-use crate::leases::Leases;
+use crate::leases::{LeaseHolder, Leases};
 use crate::shown::ShownTokens;
+use crate::times::thread_cpu;
 
 /// Bytes that are read and not yet taken by the network. What a guest waits for overtakes those that
 /// are read; those that are being read it does not.
@@ -27,9 +28,11 @@ pub(crate) struct PageGiver<'a> {
     node: MemoryNode,
     /// What the peer has open.
     open: BTreeMap<ContentHash, StoredImage>,
-    /// Of these, what this connection has leased.
-    leased: BTreeSet<ContentHash>,
+    /// Who has leased what this connection has.
+    holder: LeaseHolder,
     shown: &'a ShownTokens,
+    /// What its thread had taken of a processor when it read last.
+    cpu: Duration,
     /// How long a peer that is left may take to hear why.
     idle: Duration,
 }
@@ -44,8 +47,9 @@ impl<'a> PageGiver<'a> {
     ) -> Self {
         let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
         let node = MemoryNode::new(peer, access, limits, now());
-        let (open, leased) = <_>::default();
-        Self { images, leases, peer, node, open, leased, shown, idle: times.idle }
+        let (open, holder) = (BTreeMap::new(), leases.holder(peer));
+        let (cpu, idle) = (thread_cpu(), times.idle);
+        Self { images, leases, peer, node, open, holder, shown, cpu, idle }
     }
 
     /// Answers until the peer has ended the connection.
@@ -103,7 +107,9 @@ impl<'a> PageGiver<'a> {
             }
             MemoryOutput::Read { image, hash, group } => {
                 let found = self.read(hash, group);
-                self.node.handle(MemoryInput::Read { image, group, found }, now())
+                let before = std::mem::replace(&mut self.cpu, thread_cpu());
+                let cpu = self.cpu.saturating_sub(before);
+                self.node.handle(MemoryInput::Read { image, group, found, cpu }, now())
             }
             MemoryOutput::Shown { hash, until } => {
                 self.shown.keep(self.peer, hash, until);
@@ -111,8 +117,7 @@ impl<'a> PageGiver<'a> {
             }
             MemoryOutput::Leased { hash, until } => {
                 if let Some(image) = self.open.get(&hash) {
-                    self.leases.keep(self.peer, image, until);
-                    self.leased.insert(hash);
+                    self.leases.keep(self.holder, image, until);
                 }
                 Vec::new()
             }
@@ -120,10 +125,7 @@ impl<'a> PageGiver<'a> {
             MemoryOutput::Released { hash } if self.node.has_open(hash) => Vec::new(),
             MemoryOutput::Released { hash } => {
                 self.open.remove(&hash);
-                // What another connection of the peer has leased is not given back by this one.
-                if self.leased.remove(&hash) {
-                    self.leases.end(self.peer, hash);
-                }
+                self.leases.end(self.holder, hash);
                 Vec::new()
             }
             // Nodes hand programs over by connections of their own.
@@ -160,3 +162,6 @@ pub(crate) fn now() -> Moment {
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     Moment { at: Instant::now(), unix_s }
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,13 +46,13 @@ impl Protocol {
     /// older peer takes what it does not know for nonsense.
     pub(crate) fn version(self) -> u32 {
         match self {
-            // 2: an image without its ancestors. 3: its head before all else.
-            Self::Images => 3,
+            // 2: an image without its ancestors. 3: its head before all else. 4: its modules.
+            Self::Images => 4,
             // The version that changes is in the first message: it is said there what is wrong.
             Self::Pages => 1,
             // 2: second places, last changes where they lie, reports of moves, what is kept for whom,
-            // snapshots. 3: what programs need that move.
-            Self::Programs => 3,
+            // snapshots. 3: what programs need that move. 4: how far second places are.
+            Self::Programs => 4,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Images that peers depend on.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -13,8 +14,16 @@ const OF_A_PEER_MAX: usize = 1024;
 /// collection spares them as long as they are here.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    all: Mutex<BTreeMap<(PublicKey, ContentHash), LeasedImage>>,
+    all: Mutex<BTreeMap<(LeaseHolder, ContentHash), LeasedImage>>,
     changed: Condvar,
+    connections: AtomicU64,
+}
+
+/// A connection of a peer. Each has leases of its own, so what one of them gives back the others keep.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct LeaseHolder {
+    peer: PublicKey,
+    connection: u64,
 }
 
 #[derive(Debug)]
@@ -24,15 +33,20 @@ struct LeasedImage {
 }
 
 impl Leases {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), LeasedImage>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(LeaseHolder, ContentHash), LeasedImage>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn keep(&self, peer: PublicKey, image: &StoredImage, until: Instant) {
+    /// One more connection of a peer.
+    pub(crate) fn holder(&self, peer: PublicKey) -> LeaseHolder {
+        LeaseHolder { peer, connection: self.connections.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    pub(crate) fn keep(&self, holder: LeaseHolder, image: &StoredImage, until: Instant) {
         let lease = LeasedImage { _image: image.clone(), until };
         let mut all = self.lock();
-        all.insert((peer, image.hash()), lease);
-        let of_peer = || all.iter().filter(|((holder, _), _)| *holder == peer);
+        all.insert((holder, image.hash()), lease);
+        let of_peer = || all.iter().filter(|((of, _), _)| of.peer == holder.peer);
         if of_peer().count() > OF_A_PEER_MAX
             && let Some(first) = of_peer().min_by_key(|(_, lease)| lease.until).map(|(key, _)| *key)
         {
@@ -41,8 +55,9 @@ impl Leases {
         self.changed.notify_one();
     }
 
-    pub(crate) fn end(&self, peer: PublicKey, image: ContentHash) {
-        self.lock().remove(&(peer, image));
+    /// The lease of this connection is over, if it had one.
+    pub(crate) fn end(&self, holder: LeaseHolder, image: ContentHash) {
+        self.lock().remove(&(holder, image));
     }
 
     /// Forgets each when it is over, whether anybody connects or not.
@@ -95,7 +110,8 @@ mod tests {
         thread::spawn(move || ending.forget_as_they_end());
         {
             let image = images.load(hash).unwrap();
-            let [first, second] = [2, 3].map(|seed| SecretKey::from_seed([seed; 32]).public());
+            let [first, second] =
+                [2, 3].map(|seed| leases.holder(SecretKey::from_seed([seed; 32]).public()));
             leases.keep(first, &image, Instant::now() + Duration::from_secs(1000));
             leases.keep(second, &image, Instant::now() + Duration::from_millis(20));
             // Its own lease is renewed, and then given back.

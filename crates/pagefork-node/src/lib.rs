@@ -65,6 +65,8 @@ pub(crate) mod give;
 pub(crate) mod duplex;
 /// Who connects.
 pub(crate) mod leases;
+/// Images of which somebody wants to know how far they were read.
+pub(crate) mod watched;
 mod listen;
 /// Nodes of tests that do what none should.
 #[cfg(test)]
@@ -98,9 +100,10 @@ pub use crate::coming::{ComingImages, SharedImage};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{
-    AttachStreams, CaptureOptions, CaptureReport, KnownPeers, MigrateOptions, MigrateReport,
-    NodeDirectory, ProgramClient, ProgramEnd, ProgramId, ProgramInfo, ProgramLimits, ProgramNode,
-    ProgramNodeOptions, ProgramPhase, ProgramSource, ProgramStart, SecondPlace, attach_program,
+    AttachStreams, CaptureOptions, CaptureReport, KeptGroups, KnownPeers, MigrateOptions,
+    MigrateReport, NodeDirectory, ProgramClient, ProgramEnd, ProgramId, ProgramInfo, ProgramLimits,
+    ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
+    attach_program,
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};

@@ -32,6 +32,8 @@ pub(crate) enum Wish {
     Tip,
     /// Its manifest and signatures, before another wish.
     Head,
+    /// Its modules, as far as they were kept, before another wish.
+    Modules,
 }
 
 /// Writes a length and so many bytes of text. What is longer is cut.
@@ -79,6 +81,7 @@ impl Wish {
             Self::Code => 2,
             Self::Tip => 3,
             Self::Head => 4,
+            Self::Modules => 5,
         }])
     }
 
@@ -89,6 +92,7 @@ impl Wish {
             2 => Ok(Self::Code),
             3 => Ok(Self::Tip),
             4 => Ok(Self::Head),
+            5 => Ok(Self::Modules),
             _ => Err(malformed("an unknown wish")),
         }
     }

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use pagefork_image::{
-    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage,
+    StreamWriter, TrustedKeys,
 };
 use pagefork_postcopy::PeerAccess;
 use rustls::ServerConfig;
@@ -20,7 +21,6 @@ use crate::ahead::send_tip;
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::Channel;
 use crate::duplex::Duplex;
-use crate::fetch::code_of;
 use crate::give::PageGiver;
 use crate::identity::{self, AgreedProtocol, Protocol};
 use crate::leases::Leases;
@@ -28,6 +28,7 @@ use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
 use crate::programs::{self, ProgramNode};
 use crate::shown::ShownTokens;
+use crate::watched::watched;
 
 /// zstd's level: on one processor it compresses faster than most networks carry.
 const LEVEL: i32 = 1;
@@ -431,10 +432,16 @@ impl Shared {
             send_head(&mut channel, &image)?;
             wish = Wish::read(&mut channel).map_err(talk())?;
         }
+        if wish == Wish::Modules {
+            self.send_modules(&mut channel, &image)?;
+            wish = Wish::read(&mut channel).map_err(talk())?;
+        }
         match wish {
-            Wish::Head => return Err(NodeError::Malformed("a head that was sent is wanted again")),
+            Wish::Head | Wish::Modules => {
+                return Err(NodeError::Malformed("what was sent is wanted again"));
+            }
             Wish::Nothing => return Ok(None),
-            Wish::Stream => self.send(&mut channel, image.hash())?,
+            Wish::Stream => self.send(&mut channel, peer, &image)?,
             Wish::Code => self.send_code(&mut channel, &image)?,
             Wish::Tip => send_tip(&mut channel, &image)?,
         }
@@ -451,7 +458,7 @@ impl Shared {
     /// Sends the code images of an image, in the order in which its manifest names them.
     fn send_code(&self, channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
         channel.lift_deadline();
-        for hash in code_of(image.chain().tip().manifest()) {
+        for hash in image.chain().tip().manifest().codes() {
             let code = self.images.load_code(hash)?;
             let read = |offset, into: &mut [u8]| code.bytes().read_exact_at(into, offset);
             let sent = message::write_blob(channel, code.size(), read);
@@ -460,9 +467,45 @@ impl Shared {
         channel.flush().map_err(NodeError::io("send code images"))
     }
 
-    fn send(&self, channel: &mut Channel, image: ContentHash) -> Result<(), NodeError> {
+    /// Sends the modules of an image, in the order in which its manifest names them: nothing for one that was not kept.
+    fn send_modules(&self, channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+        for hash in image.chain().tip().manifest().modules() {
+            let sent = match self.images.load_code(hash) {
+                Ok(module) => {
+                    let read = |offset, into: &mut [u8]| module.bytes().read_exact_at(into, offset);
+                    message::write_blob(channel, module.size(), read)
+                }
+                Err(ImageError::NotFound { .. }) => message::write_blob(channel, 0, |_, _| Ok(())),
+                Err(error) => return Err(error.into()),
+            };
+            sent.map_err(NodeError::io("send a module"))?;
+        }
+        channel.flush().map_err(NodeError::io("send modules"))
+    }
+
+    fn send(
+        &self,
+        channel: &mut Channel,
+        peer: PublicKey,
+        image: &StoredImage,
+    ) -> Result<(), NodeError> {
         channel.lift_deadline();
-        self.images.export(&[image], &mut *channel, LEVEL)?;
+        let programs = self.options.programs.as_ref();
+        match programs.and_then(|programs| programs.watching(peer, image.hash())) {
+            None => drop(self.images.export(&[image.hash()], &mut *channel, LEVEL)?),
+            Some(told) => {
+                // It is handed over, and so a full one with all its code.
+                let chain = watched(&self.images, image.chain(), &told)?;
+                let mut stream = StreamWriter::new(&mut *channel, LEVEL)?;
+                for code in chain.tip().manifest().codes() {
+                    stream.code(code, self.images.load_code(code)?.bytes())?;
+                }
+                for part in chain.images().iter().rev() {
+                    stream.image(part)?;
+                }
+                stream.finish()?;
+            }
+        }
         channel.flush().map_err(NodeError::io("send an image"))
     }
 }

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
 use pagefork_image::{
-    ContentHash, ImageHead, ImageReader, ImageStore, ReadAt, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageReader, ImageStore, Manifest, ReadAt, SecretKey,
+    StoredCode, StoredImage, TrustedKeys, copy_image,
 };
 use pagefork_postcopy::FetchPlan;
 
 use crate::base::NodeError;
-use crate::fetch::{self, HeadCheck, MemoryPeer, fetch_checked, fetch_code};
-use crate::place::{PageHolder, fetch_from_place};
+use crate::fetch::{self, HeadCheck, MemoryPeer, fetch_checked, fetch_code, fetch_modules};
+use crate::place::{ImagePlace, PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
 /// Between two looks whether pages that come from another node are still needed.
@@ -85,8 +86,13 @@ pub struct StartOptions {
     /// How long pages are waited for.
     pub times: PageTimes,
     /// Other nodes, and object stores, that have the image or will have it: they are asked, one after
-    /// the other, when the first one is lost.
+    /// the other, when the first one is lost, also before anything has come of it, if the image is wanted by its hash.
+    /// Of what they give counts what the image's tree proves, so they need not be trusted.
     pub others: Vec<PageHolder>,
+    /// Whether modules whose code cannot run here are compiled when the image is
+    /// [loaded](pagefork::LoadOptions::compile): then such an image is not refused if its modules are here, or the
+    /// node that has the image has kept them.
+    pub compiles: bool,
     /// Whether an image of which all is here is put into the store.
     pub keep: bool,
     /// Whether what instances touch is noted in the store, and asked for early the next time.
@@ -108,6 +114,7 @@ impl Default for StartOptions {
             plan: FetchPlan::default(),
             times: PageTimes::default(),
             others: Vec::new(),
+            compiles: false,
             keep: true,
             recall: true,
             look_here: true,
@@ -306,9 +313,9 @@ pub fn start_image(
 ) -> Result<FoundImage, NodeError> {
     let coming = Vec::new();
     let source = ImageSource { peer, own, name, images, signers, options, coming };
-    match source.open(true)? {
-        Some(opened) => source.go_on(opened),
-        None => source.whole(),
+    match source.start() {
+        Err(error) if error.is_of_peer() => source.start_elsewhere(error),
+        started => started,
     }
 }
 
@@ -337,6 +344,64 @@ impl OpenedImage {
 }
 
 impl ImageSource<'_> {
+    fn start(&self) -> Result<FoundImage, NodeError> {
+        match self.open(true)? {
+            Some(opened) => self.go_on(opened),
+            None => self.whole(),
+        }
+    }
+
+    /// Has another holder give what this one does not, for which `failed` is the reason. A name means something at the
+    /// first one alone.
+    pub(crate) fn start_elsewhere(&self, failed: NodeError) -> Result<FoundImage, NodeError> {
+        let Ok(image) = self.name.parse::<ContentHash>() else { return Err(failed) };
+        for (number, holder) in (1..).zip(&self.options.others) {
+            (self.options.observe)(&StartEvent::Elsewhere { image, error: &failed, holder });
+            let others = self.options.others[number..].to_vec();
+            // A token is for the first one.
+            let options = &StartOptions { others, token: Vec::new(), ..self.options.clone() };
+            let coming = self.coming.clone();
+            let found = match holder {
+                PageHolder::Node(peer) => ImageSource { peer, options, coming, ..*self }.start(),
+                PageHolder::Place(place) => self.whole_from(place, image).map(FoundImage::Here),
+            };
+            match found {
+                Err(error) if error.is_of_peer() => {}
+                found => return found,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Gets all of it out of an object store.
+    fn whole_from(&self, place: &ImagePlace, image: ContentHash) -> Result<StoredImage, NodeError> {
+        if let Some(image) = fetch::here(self.images, image, self.signers)? {
+            return Ok(image);
+        }
+        let lost = |error: ImageError| {
+            let (place, why) = (place.to_string(), error.to_string());
+            NodeError::PlaceLost { image, place, why }
+        };
+        let chain = place.images.open_chain(image).map_err(lost)?;
+        let tip = chain.tip();
+        if tip.hash() != image {
+            let found = tip.hash();
+            return Err(NodeError::OtherImage { wanted: image, found });
+        }
+        if !tip.signers().iter().any(|signer| self.signers.contains(signer)) {
+            let signatures = tip.signers().len();
+            return Err(ImageError::NotSigned { image, signatures }.into());
+        }
+        let modules = self.wanted_modules(image, tip.manifest())?;
+        if let Some(module) =
+            modules.into_iter().find(|module| place.images.open_code(*module).is_err())
+        {
+            return Err(self.refused(image, tip.manifest(), module));
+        }
+        copy_image(&*place.images, self.images, image).map_err(lost)?;
+        Ok(self.images.load(image)?)
+    }
+
     /// Gets the head, and, if `certain`, what the plan says of the groups that come with it. `None` of
     /// what is only to be had whole.
     pub(crate) fn open(&self, certain: bool) -> Result<Option<OpenedImage>, NodeError> {
@@ -362,7 +427,8 @@ impl ImageSource<'_> {
     /// Gets all of it.
     pub(crate) fn whole(&self) -> Result<FoundImage, NodeError> {
         let Self { peer, own, name, images, signers, options, .. } = self;
-        let check = Some(&check_code as HeadCheck<'_>);
+        let check = |head: &ImageHead| self.check_code(head);
+        let check = Some(&check as HeadCheck<'_>);
         let times = &options.times.node;
         let image = fetch_checked(peer, own, name, images, signers, times, check);
         image.map(FoundImage::Here)
@@ -374,17 +440,36 @@ impl ImageSource<'_> {
         let StartOptions { plan, times, others, keep, recall, look_here, observe, .. } = options;
         let OpenedImage { mut remote, head_time } = opened;
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
+            if options.compiles {
+                self.check_code(remote.head())?;
+            }
             return Ok(FoundImage::Here(image));
         }
         // Before anything else travels.
-        check_code(remote.head())?;
+        let began = Instant::now();
+        self.check_code(remote.head())?;
+        let check_time = began.elapsed();
         let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
         let action = NodeError::io("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;
         if !image.runs_incomplete() {
             return self.whole();
         }
-        let image_hash = image.hash();
+        if *recall {
+            // What cannot be read is no more than not known.
+            remote.recall(images.touched(image.hash()).unwrap_or_default());
+        }
+        if *look_here {
+            // While the code comes.
+            remote.look_in_all(images, self.coming.clone());
+        }
+        // First, since nothing runs without it: pages would share the line with it.
+        let began = Instant::now();
+        fetch_code(peer, own, remote.head(), images, &times.node)?;
+        let code_time = check_time + began.elapsed();
+        let manifest = remote.head().manifest();
+        let beside = [manifest.codes(), manifest.modules()].concat();
+        let code = beside.into_iter().filter_map(|hash| images.load_code(hash).ok()).collect();
         let is_over = Arc::<AtomicBool>::default();
         let sink = Arc::new_cyclic(|this| ImagePages {
             this: Weak::clone(this),
@@ -398,32 +483,63 @@ impl ImageSource<'_> {
             signers: (*signers).clone(),
             plan: plan.clone(),
             times: *times,
+            _code: code,
             waits: Mutex::new(PageWaits { others: others.clone().into(), ..PageWaits::default() }),
         });
-        if *recall {
-            // What cannot be read is no more than not known.
-            remote.recall(images.touched(image_hash).unwrap_or_default());
-        }
-        if *look_here {
-            // While the code comes.
-            remote.look_in_all(images, self.coming.clone());
-        }
-        // First, since nothing runs without it: pages would share the line with it.
-        let began = Instant::now();
-        fetch_code(peer, own, remote.head(), images, &times.node)?;
-        let code_time = began.elapsed();
         let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
         let _over = OverWhenDropped(is_over);
         Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
     }
-}
 
-/// Whether the code of an image can run here.
-fn check_code(head: &ImageHead) -> Result<(), NodeError> {
-    IncompleteImage::check_code(head.manifest()).map_err(|why| {
-        let (image, why) = (head.hash(), format!("{why:#}"));
+    /// Whether code of an image can run here, or be made here: modules that are needed for that come.
+    ///
+    /// # Errors
+    /// [`NodeError::CodeRefused`], before anything else has travelled.
+    fn check_code(&self, head: &ImageHead) -> Result<(), NodeError> {
+        let Self { peer, own, images, options, .. } = self;
+        let wanted = self.wanted_modules(head.hash(), head.manifest())?;
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let missing = fetch_modules(peer, own, head, images, &options.times.node, wanted)?;
+        match missing.first() {
+            Some(module) => Err(self.refused(head.hash(), head.manifest(), *module)),
+            None => Ok(()),
+        }
+    }
+
+    /// The modules without which nothing of an image runs here, and that are not here.
+    fn wanted_modules(
+        &self,
+        image: ContentHash,
+        manifest: &Manifest,
+    ) -> Result<Vec<ContentHash>, NodeError> {
+        let needed = match self.options.compiles {
+            true => IncompleteImage::modules_to_compile(manifest),
+            false => IncompleteImage::check_code(manifest).map(|()| Vec::new()),
+        };
+        let needed = needed.map_err(|why| {
+            let why = format!("{why:#}");
+            NodeError::CodeRefused { image, why }
+        })?;
+        let mut wanted = Vec::new();
+        for module in needed {
+            match self.images.load_code(module) {
+                Ok(_) => {}
+                Err(ImageError::NotFound { .. }) => wanted.push(module),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Its code cannot run here, and nobody has its module.
+    fn refused(&self, image: ContentHash, manifest: &Manifest, module: ContentHash) -> NodeError {
+        let code = IncompleteImage::check_code(manifest);
+        let why = code.err().map_or_else(String::new, |why| format!("{why:#}; "));
+        let why = format!("{why}module {module} is neither here nor kept where the image is");
         NodeError::CodeRefused { image, why }
-    })
+    }
 }
 
 /// Where the pages go.
@@ -443,6 +559,8 @@ struct ImagePages {
     signers: TrustedKeys,
     plan: FetchPlan,
     times: PageTimes,
+    /// Code and modules: until the image is in the store nothing else has collection spare them.
+    _code: Vec<StoredCode>,
     waits: Mutex<PageWaits>,
 }
 

@@ -691,7 +691,8 @@ impl Taker {
                     }
                 }
                 RunningOutput::Opened { head, .. } => events.push(Event::Opened(head)),
-                RunningOutput::Group { group, bytes, spent, .. } => {
+                RunningOutput::Group { group, bytes, spent, cpu, .. } => {
+                    self.cpu.server += cpu;
                     events.push(Event::Group(group, bytes, spent));
                 }
                 RunningOutput::Whole { report, .. } => self.whole = Some(report),

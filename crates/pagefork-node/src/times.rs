@@ -62,7 +62,7 @@ impl WaitTimes {
     }
 }
 
-/// What the thread that fetches has taken of a processor.
+/// What the thread that fetches has taken of a processor, and the memory node for it.
 ///
 /// # Examples
 ///
@@ -79,6 +79,9 @@ pub struct FetchTimes {
     pub handle: Duration,
     /// Putting groups in their places.
     pub install: Duration,
+    /// What the memory node's thread for the connection has taken there, as it says: reading, compressing,
+    /// encrypting, sending, until it had read the last group that came.
+    pub server: Duration,
 }
 
 /// How far a fetch was at a moment. [`FetchReport`](crate::FetchReport) has them.

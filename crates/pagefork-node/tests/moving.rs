@@ -525,6 +525,8 @@ fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
     for node in [&nodes[0], &nodes[2]] {
         assert_eq!(node.images.names().unwrap().len(), 1);
     }
+    let kept = nodes[0].client().programs().unwrap()[0].kept.expect("it has a second place");
+    assert!(kept.sent == kept.groups && kept.groups > 500, "{kept:?}");
     relay.end();
     input.close();
     let found = client.join().unwrap();

@@ -18,7 +18,7 @@ use pagefork_image::{
     SavedInstance,
 };
 use pagefork_node::{
-    ImagePlace, MigrateOptions, MigrateReport, ProgramEnd, ProgramPhase, SecondPlace,
+    ImagePlace, KeptGroups, MigrateOptions, MigrateReport, ProgramEnd, ProgramPhase, SecondPlace,
 };
 use pagefork_objects::object_store::ObjectStoreExt;
 use pagefork_objects::object_store::memory::InMemory;
@@ -160,6 +160,35 @@ impl Apart {
     fn answers_after(&self, time: Duration) {
         self.service.config_mut(|config| config.wait_get_per_call = time);
     }
+}
+
+#[test]
+fn how_far_a_second_place_is_is_told_while_pages_go_there_and_at_the_end() {
+    let mut apart = Apart::new("apart-told", true);
+    apart.service.config_mut(|config| config.wait_put_per_call = Duration::from_millis(100));
+    let (node, target, id) = (&apart.nodes[0], apart.nodes[1].peer.key, &apart.id);
+    let kept = || {
+        let programs = node.client().programs().unwrap();
+        programs.into_iter().find(|program| program.id.to_string() == *id)?.kept
+    };
+    let (seen, report) = thread::scope(|scope| {
+        let second = Some(SecondPlace::Objects(URL.to_owned()));
+        let options = MigrateOptions { rounds: 0, patience: Duration::from_secs(20), second };
+        let moving = scope.spawn(|| node.client().migrate(id, target, options));
+        let mut seen: Vec<KeptGroups> = Vec::new();
+        while !moving.is_finished() {
+            seen.extend(kept());
+            thread::sleep(Duration::from_millis(1));
+        }
+        (seen, moving.join().unwrap().unwrap())
+    });
+    let all = report.kept.expect("it has a second place");
+    assert!(report.is_kept && all.sent == all.groups && all.groups > 500, "{all:?}");
+    assert_eq!(kept(), Some(all));
+    assert!(seen.iter().any(|kept| 0 < kept.sent && kept.sent < kept.groups), "{seen:?}");
+    assert!(seen.iter().is_sorted_by_key(|kept| kept.sent), "{seen:?}");
+    assert!(seen.iter().all(|kept| kept.groups == all.groups));
+    assert_eq!(apart.end(), (ProgramEnd::Exited(0), sum()));
 }
 
 #[test]

@@ -141,8 +141,7 @@ impl ObjectImages {
             match ImageReader::open(Box::new(bytes), &self.settings.limits) {
                 Ok(image) => {
                     let manifest = image.manifest();
-                    let code = manifest.instances.iter().map(|instance| instance.code.hash);
-                    let code = code.collect();
+                    let code = [manifest.codes(), manifest.modules()].concat();
                     needs.insert(*hash, Needed { parent: manifest.parent, code });
                 }
                 Err(error @ (ImageError::Damaged(_) | ImageError::NotAnImage)) => {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pagefork_objects::ObjectUrl;
 use pagefork_wasi::Permissions;
 
 /// The directories and variables of a program.
@@ -87,6 +88,25 @@ impl ComingArguments {
     }
 }
 
+/// Who else may have an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum HolderArgument {
+    /// The node of this name.
+    Node(String),
+    Objects(ObjectUrl),
+}
+
+/// No name of a node has a colon, and each URL has.
+fn holder(text: &str) -> Result<HolderArgument, String> {
+    match text {
+        url if url.contains(':') => {
+            let url = url.parse().map_err(|error: pagefork::image::ImageError| error.to_string());
+            url.map(HolderArgument::Objects)
+        }
+        name => Ok(HolderArgument::Node(name.to_owned())),
+    }
+}
+
 /// How an image of another node comes.
 #[derive(Args)]
 pub(crate) struct ComingArguments {
@@ -105,6 +125,12 @@ pub(crate) struct ComingArguments {
         default_value = "certain,recorded,stride,neighbours,background"
     )]
     pub(crate) fetch_ahead: Vec<FetchLayer>,
+
+    /// Ask this node or object store (`file:///DIRECTORY`) for pages of NODE/IMAGE, too, when NODE is lost; also before
+    /// anything has come, if IMAGE is a hash. What it gives is proved by the image. Give it several times for others
+    /// that are asked then, in this order
+    #[arg(long, value_name = "NODE|URL", value_parser = holder)]
+    pub(crate) from_also: Vec<HolderArgument>,
 
     /// Show the node of an image the token in FILE, as `node grant` has printed it there
     #[arg(long, value_name = "FILE")]

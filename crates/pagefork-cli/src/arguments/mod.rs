@@ -19,8 +19,8 @@ use crate::output;
 
 pub(crate) use captured::{RestoreArguments, SnapshotArguments, SnapshotPoint};
 pub(crate) use common::{
-    ComingArguments, EnvironmentArguments, FetchLayer, FromArguments, ProgramArguments,
-    SessionArguments, UnknownImports,
+    ComingArguments, EnvironmentArguments, FetchLayer, FromArguments, HolderArgument,
+    ProgramArguments, SessionArguments, UnknownImports,
 };
 pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};

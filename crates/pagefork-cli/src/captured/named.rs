@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagefork::image::{ContentHash, ImageStore, StoredImage};
-use pagefork::{Linker, LoadOptions, Snapshot};
+use pagefork::{Linker, LoadOptions, Module, Snapshot};
 use pagefork_node::ComingImage;
 use pagefork_postcopy::PlanLayer;
 
@@ -31,6 +31,8 @@ pub(crate) enum NamedImage {
         began: Instant,
         /// How long it took from then until programs could go on, if that is to be said.
         loaded: Option<Duration>,
+        /// How long modules were compiled for it.
+        compiled: Option<Duration>,
         is_reported: bool,
     },
 }
@@ -42,13 +44,20 @@ impl NamedImage {
         linker: &Linker<T>,
         images: &ImageStore,
     ) -> Result<Snapshot<T>, String> {
-        let options = LoadOptions::new().trust(keys::trusted()?);
+        let mut time = None;
+        let mut compile = |bytes: &[u8]| {
+            let began = Instant::now();
+            let module = Module::from_binary(linker.engine(), bytes);
+            *time.get_or_insert(Duration::ZERO) += began.elapsed();
+            module
+        };
+        let options = LoadOptions::new().trust(keys::trusted()?).compile(&mut compile);
         let snapshot = match self {
             Self::Here { hash, .. } => Snapshot::load(linker, images, *hash, options),
-            Self::Coming { coming, began, loaded, .. } => {
+            Self::Coming { coming, began, loaded, compiled, .. } => {
                 let image = coming.image();
                 let snapshot = Snapshot::load_incomplete(linker, image, images, options);
-                *loaded = Some(began.elapsed());
+                (*loaded, *compiled) = (Some(began.elapsed()), time);
                 snapshot
             }
         };
@@ -57,7 +66,7 @@ impl NamedImage {
 
     /// Lets go of it when programs have ended, and says what it took, if that is to be said.
     pub(crate) fn end(self) {
-        let Self::Coming { name, coming, loaded, is_reported, .. } = self else { return };
+        let Self::Coming { name, coming, loaded, compiled, is_reported, .. } = self else { return };
         let (head, code) = (coming.head_time(), coming.code_time());
         let image = Arc::clone(coming.image());
         // It says good-bye, and notes what was touched.
@@ -74,6 +83,12 @@ impl NamedImage {
             milliseconds(head),
             milliseconds(code),
         ));
+        if let Some(time) = compiled {
+            let time = milliseconds(time);
+            output::say(format_args!(
+                "{name}: its code is for other machines; compiling it took {time}"
+            ));
+        }
         output::say(format_args!(
             "{name}: {} of {} groups of 16 KiB are here; {} bytes came and {} went over {} connections",
             residency.present,
@@ -96,7 +111,7 @@ impl NamedImage {
         let rows = [
             ["", "waited for it", "processor time"].map(str::to_owned).to_vec(),
             row("network", waits.network, Some(cpu.network)),
-            row("server", waits.server, None),
+            row("server", waits.server, Some(cpu.server)),
             row("handle", waits.handle, Some(cpu.handle)),
             row("install", waits.install, Some(cpu.install)),
             row("rest", rest, None),
@@ -130,7 +145,7 @@ impl NamedImage {
     }
 }
 
-/// A part of the time that was waited, and what this side has taken of a processor for it.
+/// A part of the time that was waited, and what was taken of a processor for it: at the server there.
 fn row(name: &str, waited: Duration, cpu: Option<Duration>) -> Vec<String> {
     vec![name.to_owned(), milliseconds(waited), cpu.map(milliseconds).unwrap_or_default()]
 }

@@ -59,7 +59,7 @@ impl Saving<'_> {
         file: &Path,
         store: &mut Store<ForkGuest>,
         instance: Instance,
-        mut parent: Option<Snapshot<ForkGuest>>,
+        (module, mut parent): (Option<&[u8]>, Option<Snapshot<ForkGuest>>),
     ) -> Result<ExitCode, String> {
         let SnapshotArguments { at, count, .. } = self.arguments;
         for number in 0..*count {
@@ -74,7 +74,7 @@ impl Saving<'_> {
                 }
                 Some(code) => return Err(too_early(file, code)),
             }
-            let saved = save(store, &self.images, &self.key, parent.as_ref());
+            let saved = save(store, &self.images, &self.key, module, parent.as_ref());
             let (snapshot, hash) = saved.map_err(|error| shown(file, &error))?;
             self.note(hash)?;
             parent = Some(snapshot);
@@ -90,7 +90,16 @@ fn first(saving: &Saving<'_>) -> Result<ExitCode, String> {
     let file = program.file();
     let mut config = config(saving.arguments);
     run::set_compiling(&mut config, program);
-    let module = Loader::new(config)?.load(file)?;
+    let loader = Loader::new(config)?;
+    // Where no function runs, other machines can compile it anew.
+    let bytes = match at {
+        SnapshotPoint::Export(_) if !program::is_code_image(file) => Some(program::read(file)?),
+        _ => None,
+    };
+    let module = match &bytes {
+        Some(bytes) => loader.compile(file, bytes)?,
+        None => loader.load(file)?,
+    };
     if let SnapshotPoint::Read = at {
         if *count > 1 {
             return Err(
@@ -117,7 +126,7 @@ fn first(saving: &Saving<'_>) -> Result<ExitCode, String> {
         Ok(instance) => instance,
         Err(error) => return Err(too_early(file, ended(file, &error)?)),
     };
-    saving.capture(file, &mut store, instance, None)
+    saving.capture(file, &mut store, instance, (bytes.as_deref(), None))
 }
 
 /// Goes on with a program from an image, and saves what has changed.
@@ -134,16 +143,18 @@ fn later(saving: &Saving<'_>, image: &str) -> Result<ExitCode, String> {
         return Err(restore::SESSION_IS_SETTLED.to_owned());
     }
     let engine = restore::engine(&config(arguments))?;
-    if arguments.program.image.coming.report {
-        return Err(
-            "a program that is saved again is fetched whole first: leave out --report".to_owned()
-        );
+    let coming = &arguments.program.image.coming;
+    let useless = [("--report", coming.report), ("--from-also", !coming.from_also.is_empty())];
+    if let Some((option, _)) = useless.iter().find(|(_, is_given)| *is_given) {
+        return Err(format!(
+            "a program that is saved again is fetched whole first: leave out {option}"
+        ));
     }
     let found = captured::find(&saving.images, image)?;
     let program = restore::load(found, &saving.images, image, &arguments.environment, &engine)?;
     // The files and the image go last.
     let RestoredProgram { image: _image, files: _files, snapshot, mut store, instance } = program;
-    saving.capture(Path::new(image), &mut store, instance, Some(snapshot))
+    saving.capture(Path::new(image), &mut store, instance, (None, Some(snapshot)))
 }
 
 /// How a program runs that is captured several times.
@@ -220,6 +231,7 @@ fn save(
     store: &mut Store<ForkGuest>,
     images: &ImageStore,
     key: &SecretKey,
+    module: Option<&[u8]>,
     parent: Option<&Snapshot<ForkGuest>>,
 ) -> pagefork::Result<(Snapshot<ForkGuest>, ContentHash)> {
     let ctx = &store.data().ctx;
@@ -243,6 +255,9 @@ fn save(
     }
     if let Some(parent) = parent {
         options = options.delta_of(parent);
+    }
+    if let Some(bytes) = module {
+        options = options.keep_module(bytes);
     }
     let snapshot = store.snapshot()?;
     let hash = snapshot.save(images, options)?;

@@ -13,17 +13,18 @@ mod tokens;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 use pagefork_node::{
-    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes, ServeEvent,
-    ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
+    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageHolder, PageTimes,
+    ServeEvent, ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
 use crate::arguments::{
-    ComingArguments, FetchLayer, MigrateArguments, NodeAction, NodeArguments, TrustArguments,
+    ComingArguments, FetchLayer, HolderArgument, MigrateArguments, NodeAction, NodeArguments,
+    TrustArguments,
 };
 use crate::captured::{self, NamedImage, keys};
 use crate::{output, show};
@@ -73,12 +74,17 @@ pub(crate) fn start(
 ) -> Result<NamedImage, String> {
     let began = Instant::now();
     let (peer, own, signers) = source(node)?;
+    let others = arguments.from_also.iter().map(|other| holder(other, arguments.node_timeout));
+    let others = others.collect::<Result<_, String>>()?;
     let name = format!("{node}/{image}");
     let observed = name.clone();
     let observe = move |event: &StartEvent<'_>| match event {
         StartEvent::Lost { error, .. } => output::say(format_args!("{observed}: {error}")),
         StartEvent::NotKept { error, .. } => {
             output::say(format_args!("{observed} is here and not kept: {error}"));
+        }
+        StartEvent::Elsewhere { error, holder, .. } => {
+            output::say(format_args!("{observed}: {error}; {holder} is asked from now on"));
         }
         _ => {}
     };
@@ -93,7 +99,9 @@ pub(crate) fn start(
     let recall = arguments.has(FetchLayer::Recorded);
     let observe = Arc::new(observe);
     let token = arguments.token.as_deref().map_or(Ok(Vec::new()), tokens::read)?;
-    let options = StartOptions { plan, times, recall, token, observe, ..StartOptions::default() };
+    let options = StartOptions { plan, times, others, recall, token, observe, ..<_>::default() };
+    // By who loads it.
+    let options = StartOptions { compiles: true, ..options };
     match start_image(&peer, &own, image, images, &signers, &options) {
         Ok(FoundImage::Here(image)) => {
             if arguments.report {
@@ -104,9 +112,24 @@ pub(crate) fn start(
         }
         Ok(FoundImage::Coming(coming)) => {
             let is_reported = arguments.report;
-            Ok(NamedImage::Coming { name, coming, began, loaded: None, is_reported })
+            Ok(NamedImage::Coming {
+                name,
+                coming,
+                began,
+                loaded: None,
+                compiled: None,
+                is_reported,
+            })
         }
         Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+/// Who else may have an image.
+fn holder(argument: &HolderArgument, patience: Duration) -> Result<PageHolder, String> {
+    match argument {
+        HolderArgument::Node(name) => source(name).map(|(peer, ..)| PageHolder::Node(peer)),
+        HolderArgument::Objects(url) => run::place(url, patience).map(PageHolder::Place),
     }
 }
 

@@ -85,7 +85,10 @@ pub(super) fn list(node: Option<&str>) -> Result<(), String> {
                 format!("handed over to {}, which has not answered yet", named(to))
             }
             ProgramPhase::Declined { to, why } => format!("declined by {}: {why}", named(to)),
-            ProgramPhase::Moved { to } => format!("is at {}", named(to)),
+            ProgramPhase::Moved { to } => {
+                let kept = program.kept.map(|kept| format!("; its second place was sent {kept}"));
+                format!("is at {}{}", named(to), kept.unwrap_or_default())
+            }
             ProgramPhase::Lost(why) => format!("lost: {why}"),
             ProgramPhase::Ended(ProgramEnd::Exited(code)) => format!("exit code {code}"),
             ProgramPhase::Ended(ProgramEnd::Stopped(why)) => format!("stopped: {why}"),
@@ -148,6 +151,9 @@ pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
     let moved = moved.map_err(|error| reached.failed(&error))?;
     if *report {
         output::say(format_args!("{program} is at {node}: {moved}"));
+        if let Some(kept) = moved.kept {
+            output::say(format_args!("{program}: {kept} are at its second place"));
+        }
     }
     if *rounds == 0 && !moved.is_kept {
         output::say(format_args!(

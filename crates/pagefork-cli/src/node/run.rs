@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
 }
 
 /// An object store, tried out.
-fn place(url: &ObjectUrl, patience: Duration) -> Result<ImagePlace, String> {
+pub(super) fn place(url: &ObjectUrl, patience: Duration) -> Result<ImagePlace, String> {
     // A service needs some time, however little a lost node gets.
     let timeout = patience.max(Duration::from_secs(1));
     let settings = ObjectSettings { timeout, ..ObjectSettings::default() };

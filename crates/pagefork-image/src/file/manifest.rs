@@ -264,6 +264,44 @@ impl Manifest {
         self.suspension.is_some()
     }
 
+    /// The hashes of the code images that its instances ran with, each once: those that the host made have none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::{ContentHash, Manifest, SavedCode, SavedInstance};
+    ///
+    /// let hash = ContentHash::of(b"machine code");
+    /// let code = SavedCode { hash, ..SavedCode::default() };
+    /// let instance = SavedInstance { code, ..SavedInstance::default() };
+    /// let instances = vec![instance.clone(), SavedInstance::default(), instance];
+    /// assert_eq!(Manifest { instances, ..Manifest::default() }.codes(), [hash]);
+    /// ```
+    pub fn codes(&self) -> Vec<ContentHash> {
+        each_once(self.instances.iter().map(|instance| instance.code.hash))
+    }
+
+    /// The hashes of the modules of its instances, each once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::{ContentHash, Manifest, SavedInstance};
+    ///
+    /// let module = ContentHash::of(b"(module)");
+    /// let instance = SavedInstance { module, ..SavedInstance::default() };
+    /// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// assert_eq!(manifest.modules(), [module]);
+    /// ```
+    pub fn modules(&self) -> Vec<ContentHash> {
+        each_once(self.instances.iter().map(|instance| instance.module))
+    }
+
+    /// What is kept and travels with it: its code images, and its modules, where they were kept.
+    pub(crate) fn kept_beside(&self) -> Vec<ContentHash> {
+        [self.codes(), self.modules()].concat()
+    }
+
     /// The bytes that stand in a file.
     ///
     /// # Errors
@@ -295,6 +333,17 @@ impl Manifest {
         shape::check(&manifest, limits)?;
         Ok(manifest)
     }
+}
+
+/// Hashes in their order, without those of nothing.
+fn each_once(hashes: impl Iterator<Item = ContentHash>) -> Vec<ContentHash> {
+    let mut all: Vec<ContentHash> = Vec::new();
+    for hash in hashes {
+        if hash != ContentHash::default() && !all.contains(&hash) {
+            all.push(hash);
+        }
+    }
+    all
 }
 
 /// Bytes as one string of them, not as a list of numbers.

@@ -178,8 +178,7 @@ impl ImageStore {
             match ImageReader::open(Box::new(FileBytes::new(file)), &self.limits) {
                 Ok(image) => {
                     let manifest = image.manifest();
-                    let code = manifest.instances.iter().map(|instance| instance.code.hash);
-                    let code = code.collect();
+                    let code = manifest.kept_beside();
                     needs.insert(hash, Needs { parent: manifest.parent, code });
                 }
                 Err(error @ (ImageError::Damaged(_) | ImageError::NotAnImage)) => {

@@ -13,7 +13,7 @@ use super::directory::{Kind, TempFile};
 use super::{ImageStore, StoredImage};
 
 impl ImageStore {
-    /// Writes images with their ancestors, and the code images that the store has for them, into a
+    /// Writes images with their ancestors, and the code images and modules that the store has for them, into a
     /// stream. All of it is verified on the way. `level` is zstd's, from 1 to 22.
     ///
     /// # Errors
@@ -48,11 +48,11 @@ impl ImageStore {
                 if !sent.insert(part.hash()) {
                     continue;
                 }
-                for instance in &part.manifest().instances {
-                    if !sent_code.insert(instance.code.hash) {
+                for hash in part.manifest().kept_beside() {
+                    if !sent_code.insert(hash) {
                         continue;
                     }
-                    match self.load_code(instance.code.hash) {
+                    match self.load_code(hash) {
                         Ok(code) => stream.code(code.hash(), code.bytes())?,
                         Err(ImageError::NotFound { .. }) => {}
                         Err(error) => return Err(error),

@@ -273,7 +273,8 @@ impl ImageStore {
         self.directory.commit_image(file, hash, parent, &self.limits)
     }
 
-    /// Keeps a code image: once, for all images that need it.
+    /// Keeps a code image, or the bytes of a module, from which code can be made for other machines: once, for all
+    /// images that [name](crate::Manifest::codes) it. What none of them names goes with the next collection.
     ///
     /// # Errors
     /// [`ImageError::TooLarge`]; [`ImageError::Io`].
@@ -452,7 +453,7 @@ impl ImageStore {
         }))
     }
 
-    /// The hashes of all code images, ascending.
+    /// The hashes of all code images and modules, ascending.
     ///
     /// # Errors
     /// [`ImageError::Io`].

@@ -102,12 +102,12 @@ pub fn copy_image(
     let known: BTreeSet<ContentHash> = to.images()?.into_iter().collect();
     let mut done = BTreeSet::new();
     for image in chain.images().iter().rev() {
-        for instance in &image.manifest().instances {
-            if !done.insert(instance.code.hash) {
+        for hash in image.manifest().kept_beside() {
+            if !done.insert(hash) {
                 continue;
             }
-            match from.open_code(instance.code.hash) {
-                Ok(code) => to.put_code(instance.code.hash, &*code)?,
+            match from.open_code(hash) {
+                Ok(code) => to.put_code(hash, &*code)?,
                 Err(ImageError::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }

@@ -16,6 +16,7 @@ use crate::file::manifest::{Manifest, SavedCode, SavedInstance};
 use crate::file::signature::{SecretKey, TrustedKeys};
 use crate::tree::ComingGroups;
 
+use super::repository::copy_image;
 use super::steps::{self, WriteStep};
 use super::{ImageStore, StoredImage};
 
@@ -266,4 +267,33 @@ fn a_delta_that_was_hashed_as_it_came_is_verified_all_the_same() {
         let error = opened(Some(changed)).unwrap_err();
         assert!(matches!(error, ImageError::Damaged { .. }), "{changed}: {error}");
     }
+}
+
+#[test]
+fn a_module_that_was_kept_stays_and_travels_with_the_images_that_name_it() {
+    let scratch = TestDirectory::new();
+    let store = scratch.store();
+    let (module, strange) = (ContentHash::of(b"(module)"), ContentHash::of(b"strange"));
+    let mut manifest = manifest();
+    manifest.instances[0].module = module;
+    let key = SecretKey::from_seed([3; 32]);
+    let pages = pages(1);
+    let draft = ImageDraft::new(manifest, &pages).sign_with(std::slice::from_ref(&key));
+    let image = store.save(draft).unwrap().hash();
+    store.set_name("image", image).unwrap();
+    for bytes in [&b"code"[..], b"(module)", b"strange"] {
+        drop(store.save_code(bytes).unwrap());
+    }
+    assert_eq!(store.collect().unwrap().code, [strange]);
+    let stream = store.export(&[image], Vec::new(), 1).unwrap();
+    let (imported, copied) = (TestDirectory::new(), TestDirectory::new());
+    let signers = TrustedKeys::from_iter([key.public()]);
+    imported.store().import_signed(&stream[..], &signers).unwrap();
+    copy_image(&store, &copied.store(), image).unwrap();
+    for there in [&imported, &copied] {
+        assert_eq!(there.store().codes().unwrap(), store.codes().unwrap());
+        there.store().verify_code(module).unwrap();
+    }
+    store.remove_name("image").unwrap();
+    assert_eq!(store.collect().unwrap().code.len(), 2);
 }

@@ -33,7 +33,7 @@ pub enum ReceivedItem<F> {
         parent: Option<ContentHash>,
         /// Whose signatures it has. Each was checked.
         signers: Vec<PublicKey>,
-        /// The code images that its instances ran with.
+        /// The code images that its instances ran with, and its modules.
         codes: Vec<ContentHash>,
         /// The file that it is.
         file: F,
@@ -199,7 +199,7 @@ impl<R: Read, F: Read + Write + Seek, C: FnMut() -> Result<F, ImageError>> Recei
             hash: header.manifest_hash,
             parent: manifest.parent,
             signers,
-            codes: manifest.instances.iter().map(|instance| instance.code.hash).collect(),
+            codes: manifest.kept_beside(),
             file,
         });
         Ok(())

@@ -12,7 +12,7 @@ use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBui
 
 use crate::coming::{ComingImages, SharedImage};
 use crate::fetch::MemoryPeer;
-use crate::place::ImagePlace;
+use crate::place::{ImagePlace, PageHolder};
 use crate::start::{ComingImage, FoundImage, StartOptions};
 
 use super::program::{HeldPages, NodeGuest, ReadyProgram};
@@ -408,7 +408,11 @@ impl ProgramHost {
 
     /// An image of another node.
     fn fetch(&self, node: &str, image: &str) -> Result<SharedImage, String> {
-        let ProgramNodeOptions { images, key, peers, start, .. } = &self.options;
+        let ProgramNodeOptions { images, key, peers, start, places, .. } = &self.options;
+        // When the node is lost, what somebody has put into an object store is there.
+        let places = places.iter().cloned().map(PageHolder::Place);
+        let others = start.others.iter().cloned().chain(places).collect();
+        let start = &StartOptions { others, ..start.clone() };
         let peer = peers.named(node).ok_or_else(|| {
             format!("no node {node:?} is known here from which images are fetched")
         })?;

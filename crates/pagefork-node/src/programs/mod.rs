@@ -37,7 +37,8 @@ pub use node::ProgramNode;
 pub(crate) use session::{refuse, serve};
 pub use snapshots::{CaptureOptions, CaptureReport};
 pub use wire::{
-    ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
+    KeptGroups, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart,
+    SecondPlace,
 };
 
 #[cfg(test)]

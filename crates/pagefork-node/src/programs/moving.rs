@@ -29,8 +29,9 @@ use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgr
 use super::records::LeavingRecord;
 use super::sending::{ChangesSending, send_state};
 use super::wire::{
-    ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
+    ClientRequest, KeptGroups, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
 };
+use crate::watched::{ToldGroups, WatchedImages};
 
 /// Between two attempts to reach a node again that may have a program.
 const RETRY: Duration = Duration::from_millis(300);
@@ -85,6 +86,8 @@ pub struct MigrateReport {
     pub changes: u64,
     /// All of its pages are at a second place, too: it outlives the loss of its source.
     pub is_kept: bool,
+    /// How far its second place was then, if it has one.
+    pub kept: Option<KeptGroups>,
     /// How long it took to capture it. The program rests from the beginning of this on.
     pub capturing: Duration,
     /// How long it took then to make an image of that.
@@ -410,6 +413,11 @@ impl MovingProgram {
                 let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
                 match node.host().capture(ready, room.as_mut()) {
                     Ok(captured) => {
+                        // What was made before it rests is what it goes into: memory that is new costs a fault a page.
+                        debug_assert!(
+                            room.as_ref().is_none_or(Vec::is_empty),
+                            "it was copied elsewhere"
+                        );
                         let streams = program.streams.freeze();
                         let (id, name) = (program.id, program.name.clone());
                         let record =
@@ -568,7 +576,7 @@ impl MovingProgram {
                         say(&format!("program {name} moved to node {to}: {report}"));
                     }
                     break self.keep_at_second().map(|is_kept| {
-                        report.is_kept = is_kept;
+                        (report.is_kept, report.kept) = (is_kept, self.program.kept());
                         report
                     });
                 }
@@ -630,31 +638,60 @@ impl MovingProgram {
     /// Why it has not. The program is at its target all the same.
     fn keep_at_second(&mut self) -> Result<bool, String> {
         let (Some(second), Some(image)) = (self.second(), self.image) else { return Ok(false) };
+        if second == SecondPlace::Nowhere {
+            return Ok(false);
+        }
+        let stored = self.node.options().images.load(image);
+        let groups = stored.map(|stored| stored.chain().tip().group_count());
+        let groups = groups.map_err(|error| {
+            format!("it is at its target, but its pages are not at {second}: {error}")
+        })?;
+        self.program.begin_kept(groups);
+        let program = Arc::clone(&self.program);
+        let told: ToldGroups = Arc::new(move |read| {
+            // The last one counts when all of it is there.
+            program.set_kept(read.min(groups.saturating_sub(1)));
+        });
         let outcome = match &second {
-            SecondPlace::Node(key) => self.keep_at_node(*key, image),
-            SecondPlace::Objects(url) => self.keep_in_place(url, image),
-            SecondPlace::Nowhere => return Ok(false),
+            SecondPlace::Node(key) => self.keep_at_node(*key, image, told),
+            SecondPlace::Objects(url) => self.keep_in_place(url, image, told),
+            SecondPlace::Nowhere => Ok(()),
         };
-        outcome.map(|()| true).map_err(|why| {
-            format!(
-                "it is at its target, but its pages are not at {second}: {why}; until all of them \
-                 are at its target, it is lost if its source is"
-            )
-        })
+        match outcome {
+            Ok(()) => {
+                self.program.set_kept(groups);
+                Ok(true)
+            }
+            Err(why) => {
+                let kept = self.program.kept().map(|kept| format!(" ({kept} were sent)"));
+                let kept = kept.unwrap_or_default();
+                Err(format!(
+                    "it is at its target, but its pages are not at {second}{kept}: {why}; until all of \
+                     them are at its target, it is lost if its source is"
+                ))
+            }
+        }
     }
 
     /// Puts all pages into an object store, where they have a name until the target has them.
-    fn keep_in_place(&self, url: &str, image: ContentHash) -> Result<(), String> {
+    fn keep_in_place(&self, url: &str, image: ContentHash, told: ToldGroups) -> Result<(), String> {
         let options = self.node.options();
         let place = options.place(url)?;
         let name = kept::place_name(&options.key.public(), image);
-        let put = copy_image(&options.images, &*place.images, image);
+        let images = WatchedImages { images: &options.images, told };
+        let put = copy_image(&images, &*place.images, image);
         put.and_then(|()| place.images.set_name(&name, image)).map_err(|error| error.to_string())
     }
 
-    fn keep_at_node(&self, second: PublicKey, image: ContentHash) -> Result<(), String> {
+    fn keep_at_node(
+        &self,
+        second: PublicKey,
+        image: ContentHash,
+        told: ToldGroups,
+    ) -> Result<(), String> {
         let options = self.node.options();
         self.node.grant(second, self.program.id, image);
+        self.node.watch(second, image, told);
         let kept = || {
             let peer = options.peers.with_key(&second);
             let peer = peer.ok_or_else(|| format!("where node {second} is is not known"))?;
@@ -666,6 +703,7 @@ impl MovingProgram {
             kept.map(drop).map_err(|error| error.to_string())
         };
         let outcome = kept();
+        self.node.watch_no_more(second, image);
         self.node.revoke(&second, self.program.id);
         outcome
     }

@@ -1,6 +1,7 @@
 //! A node that runs programs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use pagefork_postcopy::{SourceState, TargetState};
 
 use crate::fetch::fetch_image;
 use crate::start::FoundImage;
+use crate::watched::ToldGroups;
 
 use super::arriving::{self, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
@@ -125,7 +127,7 @@ struct NodeShared {
 }
 
 /// Programs that are on their way.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Moves {
     leaving: BTreeMap<ProgramId, Arc<MoveControl>>,
     /// Programs that have a place here and are not here yet.
@@ -134,6 +136,16 @@ struct Moves {
     granted: BTreeMap<(PublicKey, ProgramId), BTreeSet<ContentHash>>,
     /// Images of which pages come while programs run that have moved here.
     needed: BTreeSet<ContentHash>,
+    /// Images that second places fetch, and who wants to know how far they are.
+    watched: BTreeMap<(PublicKey, ContentHash), ToldGroups>,
+}
+
+impl fmt::Debug for Moves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { leaving, arriving, .. } = self;
+        let mut shown = f.debug_struct("Moves");
+        shown.field("leaving", leaving).field("arriving", arriving).finish_non_exhaustive()
+    }
 }
 
 /// A program that has a place.
@@ -291,6 +303,20 @@ impl ProgramNode {
         let moves = self.moves();
         let granted = moves.granted.iter().filter(|((to, _), _)| to == peer);
         granted.flat_map(|(_, images)| images.iter().copied()).collect()
+    }
+
+    /// Has it told how far a peer is with fetching an image.
+    pub(super) fn watch(&self, peer: PublicKey, image: ContentHash, told: ToldGroups) {
+        self.moves().watched.insert((peer, image), told);
+    }
+
+    pub(super) fn watch_no_more(&self, peer: PublicKey, image: ContentHash) {
+        self.moves().watched.remove(&(peer, image));
+    }
+
+    /// Who is to be told how far a peer is with fetching an image.
+    pub(crate) fn watching(&self, peer: PublicKey, image: ContentHash) -> Option<ToldGroups> {
+        self.moves().watched.get(&(peer, image)).cloned()
     }
 
     /// Keeps an image of a peer for another one, whose program's pages are in it.

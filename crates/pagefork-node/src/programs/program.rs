@@ -13,7 +13,7 @@ use pagefork_image::PublicKey;
 use pagefork_wasi::{Exit, OwnDir, WasiCtx};
 
 use super::streams::ProgramStreams;
-use super::wire::{ClientId, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
+use super::wire::{ClientId, KeptGroups, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
 
 /// Between two requests that a program stop or rest: one that comes while none of its code runs is
 /// forgotten.
@@ -91,6 +91,8 @@ pub(super) struct NodeProgram {
     pub(super) streams: Arc<ProgramStreams>,
     life: Mutex<ProgramLife>,
     changed: Condvar,
+    /// How far the second place of its pages is.
+    kept: Mutex<Option<KeptGroups>>,
 }
 
 struct ProgramLife {
@@ -137,8 +139,8 @@ impl NodeProgram {
             has_sockets: false,
             directories: Vec::new(),
         };
-        let changed = Condvar::new();
-        Arc::new(Self { id, name, owner, streams, life: Mutex::new(life), changed })
+        let (changed, kept) = (Condvar::new(), Mutex::default());
+        Arc::new(Self { id, name, owner, streams, life: Mutex::new(life), changed, kept })
     }
 
     fn life(&self) -> MutexGuard<'_, ProgramLife> {
@@ -148,7 +150,27 @@ impl NodeProgram {
     pub(super) fn info(&self) -> ProgramInfo {
         let life = self.life();
         let (name, phase) = (self.name.clone(), life.phase.clone());
-        ProgramInfo { id: self.id, name, phase, is_attached: life.client.is_some() }
+        let (is_attached, kept) = (life.client.is_some(), self.kept());
+        ProgramInfo { id: self.id, name, phase, is_attached, kept }
+    }
+
+    /// How far the second place of its pages is, if it has one.
+    pub(super) fn kept(&self) -> Option<KeptGroups> {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A second place is to have so many groups.
+    pub(super) fn begin_kept(&self, groups: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(KeptGroups { sent: 0, groups });
+    }
+
+    /// It was sent so many of them, or more than that by now.
+    pub(super) fn set_kept(&self, sent: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = &mut *kept {
+            kept.sent = kept.sent.max(sent.min(kept.groups));
+        }
     }
 
     pub(super) fn phase(&self) -> ProgramPhase {

@@ -201,6 +201,9 @@ impl Drop for ChangesSending {
 }
 
 #[cfg(test)]
+mod threads;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -168,6 +168,33 @@ pub struct ProgramInfo {
     pub phase: ProgramPhase,
     /// Whether a client has its streams.
     pub is_attached: bool,
+    /// Of one that has moved away before its pages: how far its second place is.
+    pub kept: Option<KeptGroups>,
+}
+
+/// How far a second place is with the pages of a program that has moved before them. They count when all are there: until
+/// then the program is lost if its source is.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_node::KeptGroups;
+///
+/// let kept = KeptGroups { sent: 512, groups: 2048 };
+/// assert_eq!(kept.to_string(), "512 of 2048 groups");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeptGroups {
+    /// Groups of 16 KiB that its source has sent there; `groups`, once all are there and have a name.
+    pub sent: u64,
+    /// How many there are.
+    pub groups: u64,
+}
+
+impl fmt::Display for KeptGroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} groups", self.sent, self.groups)
+    }
 }
 
 /// What gets all pages of a program that moves before them, besides its target.

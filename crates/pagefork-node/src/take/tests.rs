@@ -82,7 +82,8 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
                         Lie::Silence => {}
                         Lie::Nonsense => duplex.push(Lane::Control, vec![0xff; 64]),
                         _ => {
-                            let read = MemoryInput::Read { image: number, group, found };
+                            let cpu = Duration::ZERO;
+                            let read = MemoryInput::Read { image: number, group, found, cpu };
                             to_do.extend(node.handle(read, now()));
                             reads += 1;
                             if lie == Lie::Leaves && !has_left.swap(true, Ordering::Relaxed) {

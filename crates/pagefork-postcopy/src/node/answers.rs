@@ -75,10 +75,10 @@ impl RunningNode {
                 self.lose_holder(key, connection, HolderLoss::Ended(why));
                 Ok(())
             }
-            Message::Group { group, body, proof, spent_us, .. } => {
+            Message::Group { group, body, proof, spent_us, cpu_us, .. } => {
                 let proof = GroupProof { neighbours: proof };
-                let spent = Duration::from_micros(spent_us.into());
-                self.group(connection, (key, number), (group, spent), (body, proof), now)
+                let times = [spent_us, cpu_us].map(|us| Duration::from_micros(us.into()));
+                self.group(connection, (key, number), (group, times), (body, proof), now)
             }
             Message::GroupFailed { group, .. } => {
                 link.asked.get(&(number, group)).ok_or(NOT_ASKED)?;
@@ -234,7 +234,7 @@ impl RunningNode {
         &mut self,
         connection: ConnectionId,
         (key, number): (ImageKey, u32),
-        (group, spent): (u64, Duration),
+        (group, [spent, cpu]): (u64, [Duration; 2]),
         (body, proof): (GroupBody, GroupProof),
         now: Moment,
     ) -> Result<(), ProtocolError> {
@@ -249,7 +249,8 @@ impl RunningNode {
                     "a group by the hash of bytes that are not here",
                 ));
             }
-            (asked.look_up, asked.spent) = (Some((hash, proof)), spent);
+            asked.look_up = Some((hash, proof));
+            (asked.spent, asked.cpu) = (spent, cpu);
             link.answered();
             match planner.is_present(group) {
                 true => drop(link.asked.remove(&(number, group))),
@@ -263,7 +264,7 @@ impl RunningNode {
         head.verify_group(group, &bytes, &proof).map_err(wrong)?;
         let mut asked = link.asked.remove(&(number, group));
         if let Some(asked) = &mut asked {
-            asked.spent = spent;
+            (asked.spent, asked.cpu) = (spent, cpu);
         }
         link.answered();
         self.arrived(key, group, bytes, asked, now);
@@ -294,11 +295,12 @@ impl RunningNode {
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some((_, planner)) = &mut image.open else { return };
         // It may have come from elsewhere in the meantime.
-        let spent = asked.as_ref().map_or(Duration::ZERO, |asked| asked.spent);
+        let times = asked.as_ref().map(|asked| (asked.spent, asked.cpu));
+        let (spent, cpu) = times.unwrap_or_default();
         let took = asked.and_then(|asked| asked.at).map(|at| now.at.saturating_duration_since(at));
         if let Some(layer) = planner.arrived(group, took, now.at) {
             image.waits.remove(&group);
-            self.output.push(RunningOutput::Group { image: key, group, bytes, layer, spent });
+            self.output.push(RunningOutput::Group { image: key, group, bytes, layer, spent, cpu });
         }
     }
 
@@ -366,6 +368,7 @@ impl RunningNode {
 
     /// The same, after who has said what the group is has left.
     fn looked_up_alone(&mut self, key: ImageKey, group: u64, bytes: Option<Vec<u8>>, now: Moment) {
+        let comes = self.comes(key, group);
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some((hash, proof)) = image.said.remove(&group) else { return };
         let Some((head, planner)) = &mut image.open else { return };
@@ -379,12 +382,23 @@ impl RunningNode {
                 image.here.remove(&group);
                 self.arrived(key, group, bytes, None, now);
             }
-            // It is asked for as what never came, and is not said to be here again.
+            // It is asked for as what never came, and is not said to be here again. Another holder may send it unasked.
             None => {
                 image.here.remove(&group);
-                planner.lost(group);
+                if !comes {
+                    planner.lost(group);
+                }
             }
         }
+    }
+
+    /// Whether a holder owes a group.
+    fn comes(&self, key: ImageKey, group: u64) -> bool {
+        let Some(image) = self.images.get(&key) else { return false };
+        image.holders.iter().any(|(connection, holder)| {
+            let link = self.links.get(connection).zip(holder.stage.number());
+            link.is_some_and(|(link, number)| link.asked.contains_key(&(number, group)))
+        })
     }
 
     /// Groups that were taken back will not come.

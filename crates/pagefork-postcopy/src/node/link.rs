@@ -52,6 +52,8 @@ pub(crate) struct AskedGroup {
     pub(crate) at: Option<Instant>,
     /// How long the peer has had it, as it says.
     pub(crate) spent: Duration,
+    /// What the peer has taken of a processor since its group before, as it says.
+    pub(crate) cpu: Duration,
     /// Since when a guest waits for it.
     pub(crate) urgent_since: Option<Instant>,
     /// The hash of bytes that this node has itself, and their proof.
@@ -63,8 +65,8 @@ pub(crate) struct AskedGroup {
 impl AskedGroup {
     /// Of a group that the peer sends unasked.
     pub(crate) fn announced() -> Self {
-        let spent = Duration::ZERO;
-        Self { at: None, spent, urgent_since: None, look_up: None, is_lacking: false }
+        let (spent, cpu) = <_>::default();
+        Self { at: None, spent, cpu, urgent_since: None, look_up: None, is_lacking: false }
     }
 
     pub(crate) fn new(is_urgent: bool, now: Instant) -> Self {

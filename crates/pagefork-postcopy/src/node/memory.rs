@@ -68,6 +68,9 @@ pub enum MemoryInput<'a> {
         group: u64,
         /// Its bytes and proof.
         found: Option<(Vec<u8>, GroupProof)>,
+        /// What a processor was taken for this connection since the last one that was found: reading, encoding and
+        /// sending. Zero, if that is not known.
+        cpu: Duration,
     },
     /// The network has taken so many bytes of what was sent.
     Taken(usize),
@@ -182,7 +185,8 @@ pub enum MemoryOutput {
 ///             }
 ///             MemoryOutput::Read { image: number, group, .. } => {
 ///                 let found = Some((image.read_group(group)?, image.proof(group)?));
-///                 let read = MemoryInput::Read { image: number, group, found };
+///                 let cpu = std::time::Duration::ZERO;
+///                 let read = MemoryInput::Read { image: number, group, found, cpu };
 ///                 to_node.extend(node.handle(read, now));
 ///             }
 ///             MemoryOutput::Send { lane, bytes } => {
@@ -213,6 +217,8 @@ pub struct MemoryNode {
     known: HashSet<ContentHash>,
     /// When groups were asked for, or somebody began to wait for them.
     asked: HashMap<(u32, u64), Instant>,
+    /// Time of a processor that the peer was not told of.
+    cpu: Duration,
     /// Bytes that the network has not taken.
     unsent: usize,
     /// When something came last.
@@ -263,6 +269,7 @@ impl MemoryNode {
             backlog: Backlog::default(),
             known: HashSet::new(),
             asked: HashMap::new(),
+            cpu: Duration::ZERO,
             unsent: 0,
             heard: now.at,
             taken: now.at,
@@ -364,7 +371,10 @@ impl MemoryNode {
                 }
             }
             MemoryInput::Resolved { image, found } => self.resolved(image, found, now),
-            MemoryInput::Read { image, group, found } => self.was_read(image, group, found, now),
+            MemoryInput::Read { image, group, found, cpu } => {
+                self.cpu += cpu;
+                self.was_read(image, group, found, now);
+            }
             MemoryInput::Taken(bytes) => {
                 self.unsent = self.unsent.saturating_sub(bytes);
                 self.taken = now.at;
@@ -666,7 +676,10 @@ impl MemoryNode {
                 };
                 let spent = asked.map_or(Duration::ZERO, |at| now.at.saturating_duration_since(at));
                 let spent_us = u32::try_from(spent.as_micros()).unwrap_or(u32::MAX);
-                Message::Group { image, group, body, proof: proof.neighbours, spent_us }
+                // What is less than a microsecond is said later.
+                let cpu_us = u32::try_from(self.cpu.as_micros()).unwrap_or(u32::MAX);
+                self.cpu -= Duration::from_micros(cpu_us.into());
+                Message::Group { image, group, body, proof: proof.neighbours, spent_us, cpu_us }
             }
         };
         self.send(lane, &message);

@@ -172,6 +172,8 @@ pub enum RunningOutput {
         layer: PlanLayer,
         /// How long the memory node had it, as it says: from the question until it was read.
         spent: Duration,
+        /// What it has taken of a processor for the connection since the group before, as it says.
+        cpu: Duration,
     },
     /// A peer says that a group has these contents, which this node has said it has.
     LookUp {

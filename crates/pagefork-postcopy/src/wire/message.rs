@@ -9,8 +9,8 @@ use crate::wire::body::GroupBody;
 use crate::wire::migration::MigrationMessage;
 
 /// Version of the protocol: both sides must have the same. It is raised whenever a message changes, or one is
-/// added. 2: groups say how long they took.
-pub const PROTOCOL_VERSION: u32 = 3;
+/// added. 2: groups say how long they took. 3: contents are told apart by the tree. 4: groups say what of a processor they took.
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// A message. The order of the variants is their number in bytes; [`FrameDecoder`] has an example.
 ///
@@ -130,6 +130,9 @@ pub enum Message {
         proof: Vec<[u8; 32]>,
         /// Microseconds from the question until it was read; of one that was not asked for, zero.
         spent_us: u32,
+        /// Microseconds of a processor that the memory node has taken for this connection since the group before, for
+        /// reports.
+        cpu_us: u32,
     },
     /// Of a memory node: these groups were taken back in time, and will not be sent.
     Dropped {

@@ -8,7 +8,7 @@ use pagefork_postcopy::{
     RunningOutput, ServeLimits,
 };
 
-use crate::network::{Faults, KEY, Network, image};
+use crate::network::{CPU_OF_READ, Faults, KEY, Network, image};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -48,6 +48,16 @@ fn every_image_comes_whole_and_right() {
         assert_eq!(network.groups.len() as u64, groups);
         assert!(network.run(MINUTE, |network| network.leases.is_empty()));
     }
+}
+
+#[test]
+fn what_groups_take_of_a_memory_nodes_processor_is_told_to_the_microsecond() {
+    let mut network = Network::new(image(50, 1), 1, Faults::none());
+    network.open(FetchPlan::default());
+    network.connect(Vec::new());
+    assert!(network.run(MINUTE, Network::is_whole));
+    let (all, told) = (CPU_OF_READ * network.groups.len() as u32, network.cpu);
+    assert!(told <= all && all - told < Duration::from_micros(1), "{told:?} of {all:?}");
 }
 
 #[test]

@@ -13,6 +13,9 @@ use crate::network::{KEY, image, start};
 
 const PEER: ConnectionId = ConnectionId(1);
 
+/// Another one that has the image.
+const NEXT: ConnectionId = ConnectionId(2);
+
 /// Another image, of the same bytes.
 const OTHER: ImageKey = ImageKey(8);
 
@@ -80,7 +83,8 @@ impl Told {
     fn is_known(&mut self, number: u32) {
         let body = GroupBody::Known(self.leaf());
         let GroupProof { neighbours: proof } = self.image.proof(GROUP).unwrap();
-        let known = Message::Group { image: number, group: GROUP, body, proof, spent_us: 0 };
+        let known =
+            Message::Group { image: number, group: GROUP, body, proof, spent_us: 0, cpu_us: 0 };
         self.hear(Lane::Planned, &known);
     }
 
@@ -101,8 +105,34 @@ impl Told {
     }
 
     fn hear(&mut self, lane: Lane, message: &Message) {
+        self.hear_of(PEER, lane, message);
+    }
+
+    fn hear_of(&mut self, connection: ConnectionId, lane: Lane, message: &Message) {
         let bytes = encode(message);
-        self.tell(RunningInput::Received { connection: PEER, lane, bytes: &bytes });
+        self.tell(RunningInput::Received { connection, lane, bytes: &bytes });
+    }
+
+    /// Another peer has the first image, whose head is here, and sends these groups of it unasked.
+    fn next_holder(&mut self, connection: ConnectionId, certain: Vec<GroupRange>) {
+        self.tell(RunningInput::Connected { connection });
+        self.tell(RunningInput::AddHolder { image: KEY, connection, token: Vec::new() });
+        let (version, requests, images) = (PROTOCOL_VERSION, 8, 2);
+        let (known_groups, idle_ms) = (8, 60_000);
+        let welcome = Welcome { version, requests, images, known_groups, idle_ms };
+        let hash = self.image.hash();
+        let (manifest_size, signatures_size) = (0, 0);
+        let opened = Message::Opened {
+            image: 0,
+            hash,
+            manifest_size,
+            signatures_size,
+            lease_ms: 0,
+            certain,
+        };
+        for message in [Message::Welcome(welcome), opened] {
+            self.hear_of(connection, Lane::Control, &message);
+        }
     }
 
     /// How often it has sent this.
@@ -205,29 +235,38 @@ fn what_is_not_here_though_a_peer_has_said_so_that_is_gone_is_asked_of_the_next_
         told.tell(RunningInput::Disconnected { connection: PEER });
         told.look_up(KEY, bytes);
         assert!(!told.is_here(KEY) && !told.has(is_close));
-        let next = ConnectionId(2);
-        told.tell(RunningInput::Connected { connection: next });
-        told.tell(RunningInput::AddHolder { image: KEY, connection: next, token: Vec::new() });
-        let (version, requests, images) = (PROTOCOL_VERSION, 8, 2);
-        let (known_groups, idle_ms) = (8, 60_000);
-        let welcome = Welcome { version, requests, images, known_groups, idle_ms };
-        let head = ImageHead::read(&told.image).unwrap();
-        let (hash, certain) = (head.hash(), Vec::new());
-        let (manifest_size, signatures_size) = (0, 0);
-        let opened = Message::Opened {
-            image: 0,
-            hash,
-            manifest_size,
-            signatures_size,
-            lease_ms: 0,
-            certain,
-        };
-        for message in [Message::Welcome(welcome), opened] {
-            let (lane, bytes) = (Lane::Control, encode(&message));
-            told.tell(RunningInput::Received { connection: next, lane, bytes: &bytes });
-        }
+        told.next_holder(NEXT, Vec::new());
         assert_eq!(told.sent(&ask(0, Priority::Urgent)), 2);
         let report = told.node.report(KEY).unwrap();
         assert_eq!((report.here, report.counts(PlanLayer::Fault).asked), (0, 2));
     }
+}
+
+#[test]
+fn what_the_next_holder_sends_unasked_is_not_asked_of_it_though_it_is_not_here() {
+    let mut told = Told::new();
+    told.open(KEY, 0);
+    told.need(KEY);
+    told.is_known(0);
+    told.tell(RunningInput::Disconnected { connection: PEER });
+    told.next_holder(NEXT, vec![GroupRange { first: GROUP, count: 1 }]);
+    told.look_up(KEY, None);
+    assert_eq!(told.sent(&ask(0, Priority::Urgent)), 1, "the first holder was asked");
+    // It comes once, and the second answer to two questions would be a lie.
+    let body = GroupBody::Plain(told.bytes());
+    let GroupProof { neighbours: proof } = told.image.proof(GROUP).unwrap();
+    let group = Message::Group { image: 0, group: GROUP, body, proof, spent_us: 0, cpu_us: 0 };
+    told.hear_of(NEXT, Lane::Control, &group);
+    assert!(told.is_here(KEY) && !told.has(is_close));
+    // It is gone before it has sent what it has announced: then others are asked.
+    let mut told = Told::new();
+    told.open(KEY, 0);
+    told.need(KEY);
+    told.is_known(0);
+    told.tell(RunningInput::Disconnected { connection: PEER });
+    told.next_holder(NEXT, vec![GroupRange { first: GROUP, count: 1 }]);
+    told.look_up(KEY, None);
+    told.tell(RunningInput::Disconnected { connection: NEXT });
+    told.next_holder(ConnectionId(3), Vec::new());
+    assert_eq!(told.sent(&ask(0, Priority::Urgent)), 2);
 }

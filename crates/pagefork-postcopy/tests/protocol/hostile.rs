@@ -118,7 +118,11 @@ fn bytes_that_are_asked_for_and_not_taken_are_bounded() {
     while given < victim.reads {
         let group = given as u64;
         let found = Some(right_group(group));
-        assert!(victim.tell(MemoryInput::Read { image: 0, group, found }).is_none());
+        assert!(
+            victim
+                .tell(MemoryInput::Read { image: 0, group, found, cpu: Duration::ZERO })
+                .is_none()
+        );
         given += 1;
     }
     assert!(given < 8, "all were read, though nothing was taken");
@@ -301,14 +305,17 @@ fn no_group_is_given_out_that_is_not_proved() {
         let proof = proof.neighbours.clone();
         dupe.hear_on(
             Lane::Urgent,
-            &Message::Group { image: 0, group: 5, body, proof, spent_us: 0 },
+            &Message::Group { image: 0, group: 5, body, proof, spent_us: 0, cpu_us: 0 },
         );
         assert!(matches!(dupe.left(), Some(ProtocolError::WrongGroup { group: 5, .. })));
         assert!(dupe.is_stranded());
     }
     let mut dupe = Dupe::waiting();
     let (body, proof) = (plain(&bytes), proof.neighbours);
-    dupe.hear_on(Lane::Urgent, &Message::Group { image: 0, group: 5, body, proof, spent_us: 0 });
+    dupe.hear_on(
+        Lane::Urgent,
+        &Message::Group { image: 0, group: 5, body, proof, spent_us: 0, cpu_us: 0 },
+    );
     let is_right = |seen: &RunningOutput| matches!(seen, RunningOutput::Group { group: 5, bytes: given, .. } if *given == bytes);
     assert!(dupe.seen.iter().any(is_right));
 }
@@ -325,7 +332,7 @@ fn compressed_groups_that_are_too_long_or_broken_are_refused() {
         let proof = proof.neighbours.clone();
         dupe.hear_on(
             Lane::Urgent,
-            &Message::Group { image: 0, group: 5, body, proof, spent_us: 0 },
+            &Message::Group { image: 0, group: 5, body, proof, spent_us: 0, cpu_us: 0 },
         );
         assert!(dupe.left().is_some());
     }
@@ -336,7 +343,7 @@ fn what_was_not_asked_for_ends_the_connection() {
     let group = |image, group| {
         let (bytes, proof) = right_group(group);
         let body = GroupBody::Plain(bytes);
-        Message::Group { image, group, body, proof: proof.neighbours, spent_us: 0 }
+        Message::Group { image, group, body, proof: proof.neighbours, spent_us: 0, cpu_us: 0 }
     };
     let known = |hash| Message::Group {
         image: 0,
@@ -344,6 +351,7 @@ fn what_was_not_asked_for_ends_the_connection() {
         body: GroupBody::Known(hash),
         proof: vec![],
         spent_us: 0,
+        cpu_us: 0,
     };
     let range = vec![GroupRange { first: 5, count: 1 }];
     for message in [

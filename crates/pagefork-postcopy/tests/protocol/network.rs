@@ -106,6 +106,8 @@ pub(crate) struct Network {
     pub(crate) order: Vec<u64>,
     pub(crate) leases: BTreeMap<ContentHash, Instant>,
     pub(crate) bytes_down: usize,
+    /// What the groups that came have taken memory nodes of processors.
+    pub(crate) cpu: Duration,
     /// The most groups that a memory node was reading or sending at once, in bytes.
     pub(crate) in_flight_max: usize,
     /// What a memory node that left has said.
@@ -113,6 +115,9 @@ pub(crate) struct Network {
     /// What the running node says it has, and has, for groups: it is told so when their image is open.
     pub(crate) cache: BTreeMap<(u64, ContentHash), Vec<u8>>,
 }
+
+/// What each group takes a memory node of a processor: no whole microseconds.
+pub(crate) const CPU_OF_READ: Duration = Duration::from_nanos(1500);
 
 pub(crate) const KEY: ImageKey = ImageKey(7);
 
@@ -134,6 +139,7 @@ impl Network {
             order: Vec::new(),
             leases: BTreeMap::new(),
             bytes_down: 0,
+            cpu: Duration::ZERO,
             in_flight_max: 0,
             left: Vec::new(),
             cache: BTreeMap::new(),
@@ -182,7 +188,8 @@ impl Network {
                         wire.up.push_back((at, bytes));
                     }
                 }
-                RunningOutput::Group { group, bytes, .. } => {
+                RunningOutput::Group { group, bytes, cpu, .. } => {
+                    self.cpu += cpu;
                     assert!(self.groups.insert(group), "group {group} was given twice");
                     self.order.push(group);
                     assert!(bytes == self.image.read_group(group).unwrap(), "group {group}");
@@ -230,7 +237,7 @@ impl Network {
                     assert_eq!(hash, self.image.hash());
                     let bytes = self.image.read_group(group).unwrap();
                     let found = Some((bytes, self.image.proof(group).unwrap()));
-                    MemoryInput::Read { image, group, found }
+                    MemoryInput::Read { image, group, found, cpu: CPU_OF_READ }
                 }
                 MemoryOutput::Leased { hash, until } => {
                     self.leases.insert(hash, until);

@@ -179,6 +179,32 @@ impl IncompleteImage {
         code_store::check(manifest)
     }
 
+    /// The modules that code for this machine is to be [made](LoadOptions::compile) of before an image can go on here:
+    /// none if the code that it names can run here, as far as it says.
+    ///
+    /// # Errors
+    /// As of [`IncompleteImage::check_code`], where nothing can take the place of that code: a guest is suspended in
+    /// it, or it is of another ABI.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::IncompleteImage;
+    /// use pagefork::image::{ContentHash, Manifest, SavedCode, SavedInstance, SavedSuspension};
+    ///
+    /// let code = SavedCode { processor: "x86-64-v9".to_owned(), ..IncompleteImage::own_code() };
+    /// let module = ContentHash::of(b"(module)");
+    /// let instances = vec![SavedInstance { code, module, ..SavedInstance::default() }];
+    /// let mut manifest = Manifest { instances, ..Manifest::default() };
+    /// assert_eq!(IncompleteImage::modules_to_compile(&manifest)?, [module]);
+    /// manifest.suspension = Some(SavedSuspension::default());
+    /// assert!(IncompleteImage::modules_to_compile(&manifest).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn modules_to_compile(manifest: &Manifest) -> Result<Vec<ContentHash>> {
+        code_store::to_compile(manifest)
+    }
+
     /// What an image that is saved here says of its code, but for which it is, and what processors it is
     /// for.
     ///

@@ -48,6 +48,7 @@ pub struct SaveOptions<'a> {
     state: Vec<u8>,
     parent: Option<Arc<Frozen>>,
     signers: &'a [SecretKey],
+    modules: Vec<&'a [u8]>,
     attachments: Attachments<'a>,
 }
 
@@ -167,6 +168,19 @@ impl<'a> SaveOptions<'a> {
         self
     }
 
+    /// Has a module kept with the snapshot, in the binary format that it was compiled of: so who has no code for its
+    /// processor [compiles](LoadOptions::compile) it. Of use where no guest is suspended. [`SnapshotError::NotItsModule`]
+    /// is the error of [`Snapshot::save`] if none of the instances is of it.
+    ///
+    /// # Examples
+    ///
+    /// See [`LoadOptions::compile`].
+    #[must_use]
+    pub fn keep_module(mut self, bytes: &'a [u8]) -> Self {
+        self.modules.push(bytes);
+        self
+    }
+
     /// Has only those pages saved in which the snapshot differs from another one, which was saved
     /// or loaded before, in the same store of images: a *delta*. Of what was spawned from that,
     /// and captured, no other page is read.
@@ -229,11 +243,14 @@ impl<'a> SaveOptions<'a> {
 pub struct LoadOptions<'a> {
     modules: Vec<Module>,
     reference: Option<&'a mut ReadReference<'a>>,
+    compile: Option<&'a mut Compile<'a>>,
     keys: TrustedKeys,
     continues: Option<StoreId>,
     over: Option<Arc<Frozen>>,
     slots: ExpectedSlots,
 }
+
+type Compile<'a> = dyn FnMut(&[u8]) -> Result<Module> + 'a;
 
 type ReadReference<'a> = dyn FnMut(&[u8]) -> Result<Arc<dyn Any + Send + Sync>> + 'a;
 
@@ -256,6 +273,39 @@ impl<'a> LoadOptions<'a> {
     #[must_use]
     pub fn module(mut self, module: &Module) -> Self {
         self.modules.push(module.clone());
+        self
+    }
+
+    /// What makes a module of its bytes, for this machine. It is called for each module whose code the store has not,
+    /// or not for this machine, and whose bytes it [has](SaveOptions::keep_module). Where no guest is suspended, what
+    /// is made does, if it lays slots out as the code before did; frames go on in the very code alone that they were
+    /// in, which is known by its hash.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::ImageStore;
+    /// use pagefork::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-kept-module-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let wasm = wat::parse_str(r#"(module (func (export "answer") (result i32) (i32.const 42)))"#)?;
+    /// let engine = Engine::default();
+    /// let mut store = Store::new(&engine, ());
+    /// Instance::new(&mut store, &Module::new(&engine, &wasm)?, &[])?;
+    /// let image = store.snapshot()?.save(&images, SaveOptions::new().keep_module(&wasm))?;
+    ///
+    /// let mut compile = |bytes: &[u8]| Module::new(&engine, bytes);
+    /// let options = LoadOptions::new().compile(&mut compile);
+    /// let snapshot = Snapshot::<()>::load(&Linker::new(&engine), &images, image, options)?;
+    /// let (mut store, instance) = snapshot.instance_pre()?.spawn(())?;
+    /// assert_eq!(instance.get_typed_func::<(), i32>(&mut store, "answer")?.call(&mut store, ())?, 42);
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[must_use]
+    pub fn compile(mut self, compile: &'a mut (dyn FnMut(&[u8]) -> Result<Module> + 'a)) -> Self {
+        self.compile = Some(compile);
         self
     }
 
@@ -540,7 +590,8 @@ impl<T: 'static> Snapshot<T> {
         options: SaveOptions<'_>,
         write: impl FnOnce(ImageDraft<'_>, Option<&StoredImage>) -> Result<StoredImage>,
     ) -> Result<ContentHash> {
-        let SaveOptions { mut naming, named, state, parent, signers, attachments } = options;
+        let SaveOptions { mut naming, named, state, parent, signers, modules, attachments } =
+            options;
         let frozen = self.frozen();
         for (function, names) in named {
             let number = (function.store == frozen.store
@@ -551,6 +602,8 @@ impl<T: 'static> Snapshot<T> {
         }
         let record = save::record(frozen, &mut naming)?;
         code_store::save(images, frozen)?;
+        // Held until the image is there, which collection sees then.
+        let _kept = code_store::keep_modules(images, frozen, &modules)?;
         let mut manifest = manifest::manifest(&record, &code_store::processors(frozen));
         for (saved, instance) in manifest.instances.iter_mut().zip(&frozen.instances) {
             saved.extents = instance.image.extents().to_vec();
@@ -695,7 +748,7 @@ pub(super) fn load_chain<T: 'static>(
     let engine = linker.engine();
     let given = Given {
         engine,
-        modules: modules(engine, images, chain, &record, &options.modules)?,
+        modules: modules(engine, images, chain, &record, (&options.modules, options.compile))?,
         host_functions: host_functions(linker, &record)?,
         references: references(&record, options.reference)?,
         trusts_frames,
@@ -717,7 +770,7 @@ fn modules(
     images: &ImageStore,
     chain: &ImageChain,
     record: &StoreRecord,
-    given: &[Module],
+    (given, mut compile): (&[Module], Option<&mut Compile<'_>>),
 ) -> Result<Vec<Option<Module>>> {
     if !given.iter().all(|module| Engine::same(module.engine(), engine)) {
         return Err(UsageError::WrongEngine { what: "module" }.into());
@@ -736,16 +789,26 @@ fn modules(
         let known = match found.iter().find(is_the_same) {
             Some(known) => known.clone(),
             None => {
-                let loaded = code_store::load(engine, images, *code).map_err(|why| {
-                    let why = match is_about_code(&why) {
+                let loaded = code_store::load(engine, images, *code).or_else(|why| {
+                    let mut why = match is_about_code(&why) {
                         true => {
                             format!("{why:#} (it was made for {} processors)", saved.code.processor)
                         }
                         false => format!("{why:#}"),
                     };
+                    if let Some(compile) = &mut compile {
+                        match code_store::compile(engine, images, *module, &mut **compile) {
+                            Err(error) => why = format!("{why}; {error:#}"),
+                            Ok(made) if is_the_same(&&made) => return Ok(made),
+                            Ok(_) => {
+                                why += "; a guest is suspended in it, and what its module compiles to here is \
+                                        other code";
+                            }
+                        }
+                    }
                     let name = if name.is_empty() { "an instance" } else { name };
                     let (module, hash) = (module.to_string(), code.to_string());
-                    SnapshotError::NoCode { name: name.into(), module, hash, why }
+                    Err(Error::from(SnapshotError::NoCode { name: name.into(), module, hash, why }))
                 })?;
                 found.push(loaded.clone());
                 loaded

@@ -68,6 +68,12 @@ pub enum SnapshotError {
         /// What is the matter.
         why: String,
     },
+    /// What is to be kept as a module of the snapshot is none of it.
+    #[error("no instance of the snapshot is of module {0}, so it is not kept with it")]
+    NotItsModule(
+        /// Hash of the bytes.
+        String,
+    ),
     /// This engine lays the slots of a module out otherwise.
     #[error(
         "{} is laid out otherwise here: engines that share snapshots need the same settings \

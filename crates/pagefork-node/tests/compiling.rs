@@ -1,0 +1,274 @@
+//! Images whose code is for other machines, and images of which the node is lost before anything came.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pagefork::image::{
+    ContentHash, ImageDraft, ImageStore, PageRuns, SavedCode, SecretKey, TrustedKeys,
+};
+use pagefork::{
+    Engine, Linker, LoadOptions, Memory, MemoryType, Module, Result, SaveOptions, Snapshot, Store,
+};
+use pagefork_node::{
+    FoundImage, ImagePlace, MemoryPeer, MemoryServer, NodeError, PageHolder, ServeOptions,
+    StartOptions, start_image,
+};
+
+/// Has a memory of its own, and one that the host made, whose bytes are far apart.
+const PROGRAM: &str = r#"(module
+    (import "host" "memory" (memory $host 100))
+    (memory $own 100)
+    (data (memory $own) (i32.const 6000000) "f")
+    (func (export "fill") (i32.store8 $host (i32.const 5000000) (i32.const 7)))
+    (func (export "far") (result i32)
+        (i32.add (i32.load8_u $own (i32.const 6000000)) (i32.load8_u $host (i32.const 5000000)))))"#;
+
+fn binary() -> Vec<u8> {
+    wat::parse_str(PROGRAM).unwrap()
+}
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed([seed; 32])
+}
+
+/// The store of a node, which serves whoever knows it.
+struct Holder {
+    path: PathBuf,
+    images: ImageStore,
+    peer: MemoryPeer,
+}
+
+impl Holder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compiling-{name}"));
+        let _ = std::fs::remove_dir_all(&path);
+        let images = ImageStore::open(&path).unwrap();
+        let mut options = ServeOptions::new(key(1));
+        options.access = Arc::new(|_| true);
+        let server = MemoryServer::bind("127.0.0.1:0", images.clone(), options).unwrap();
+        let peer = MemoryPeer { address: server.address().to_string(), key: key(1).public() };
+        std::thread::spawn(move || server.run());
+        Self { path, images, peer }
+    }
+
+    fn codes(&self) -> usize {
+        self.images.codes().unwrap().len()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+fn save(images: &ImageStore, keeps_module: bool) -> ContentHash {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let memory = Memory::new(&mut store, MemoryType::new(100, None)).unwrap();
+    let mut linker = Linker::new(&engine);
+    linker.define(&mut store, "host", "memory", memory).unwrap();
+    let binary = binary();
+    let module = Module::new(&engine, &binary).unwrap();
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let fill = instance.get_typed_func::<(), ()>(&mut store, "fill").unwrap();
+    fill.call(&mut store, ()).unwrap();
+    let signers = [key(3)];
+    let mut options = SaveOptions::new().sign_with(&signers);
+    if keeps_module {
+        options = options.keep_module(&binary);
+    }
+    let image = store.snapshot().unwrap().save(images, options).unwrap();
+    images.set_name("own", image).unwrap();
+    image
+}
+
+/// The same image, as if better processors had made its code.
+fn of_other_machines(images: &ImageStore) -> ContentHash {
+    let image = images.load(images.find("own").unwrap()).unwrap();
+    let mut manifest = image.chain().tip().manifest().clone();
+    let foreign = images.save_code(b"machine code of another machine").unwrap().hash();
+    let mut runs: Vec<Vec<(u64, Vec<u8>)>> = Vec::new();
+    for (number, instance) in manifest.instances.iter_mut().enumerate() {
+        let spans = instance.spans.iter().map(|span| {
+            let mut bytes = vec![0; span.size as usize];
+            image.chain().read(number, span.start, &mut bytes).unwrap();
+            (span.start, bytes)
+        });
+        runs.push(spans.collect());
+        if !instance.code.processor.is_empty() {
+            let processor = "x86-64-v9".to_owned();
+            instance.code = SavedCode { hash: foreign, processor, ..instance.code.clone() };
+        }
+    }
+    let pages = PageRuns::new(runs);
+    let draft = ImageDraft::new(manifest, &pages).sign_with(&[key(3)]);
+    let hash = images.save(draft).unwrap().hash();
+    images.set_name("other", hash).unwrap();
+    hash
+}
+
+fn start_at(
+    peer: &MemoryPeer,
+    name: &str,
+    images: &ImageStore,
+    options: &StartOptions,
+) -> Result<FoundImage, NodeError> {
+    let signers = TrustedKeys::from_iter([key(3).public()]);
+    start_image(peer, &key(2), name, images, &signers, options)
+}
+
+/// What a program of an image computes, and how often something was compiled for it.
+fn far(found: &FoundImage, images: &ImageStore) -> Result<(i32, usize)> {
+    let engine = Engine::default();
+    let compiled = AtomicUsize::new(0);
+    let mut compile = |bytes: &[u8]| {
+        compiled.fetch_add(1, Ordering::SeqCst);
+        Module::new(&engine, bytes)
+    };
+    far_by(found, images, &engine, &mut compile)
+        .map(|result| (result, compiled.load(Ordering::SeqCst)))
+}
+
+fn far_by(
+    found: &FoundImage,
+    images: &ImageStore,
+    engine: &Engine,
+    compile: &mut dyn FnMut(&[u8]) -> Result<Module>,
+) -> Result<i32> {
+    let (linker, options) = (Linker::<()>::new(engine), LoadOptions::new().compile(compile));
+    let snapshot = match found {
+        FoundImage::Here(image) => Snapshot::load(&linker, images, image.hash(), options),
+        FoundImage::Coming(coming) => {
+            Snapshot::load_incomplete(&linker, coming.image(), images, options)
+        }
+    };
+    let (mut store, instance) = snapshot?.instance_pre()?.spawn(())?;
+    instance.get_typed_func::<(), i32>(&mut store, "far")?.call(&mut store, ())
+}
+
+/// What `far` gives.
+const FAR: i32 = b'f' as i32 + 7;
+
+fn whole(found: FoundImage) {
+    if let FoundImage::Coming(coming) = found {
+        coming.join().unwrap();
+    }
+}
+
+#[test]
+fn an_image_in_which_nothing_runs_goes_on_in_code_made_of_its_module() {
+    let (there, here) = (Holder::new("module-there"), Holder::new("module-here"));
+    save(&there.images, true);
+    of_other_machines(&there.images);
+    let compiles = StartOptions { compiles: true, ..StartOptions::default() };
+    // Once it comes, and once it is here.
+    for _ in 0..2 {
+        let found = start_at(&there.peer, "other", &here.images, &compiles).unwrap();
+        assert_eq!(far(&found, &here.images).unwrap(), (FAR, 1));
+        whole(found);
+    }
+    here.images.set_name("mine", here.images.images().unwrap()[0]).unwrap();
+    here.images.collect().unwrap();
+    assert!(here.images.load_code(ContentHash::of(&binary())).is_ok(), "it needs its module");
+    // Its own code needs nothing of that, though one of its instances is the host's and has none.
+    let found = start_at(&there.peer, "own", &here.images, &compiles).unwrap();
+    assert_eq!(far(&found, &here.images).unwrap(), (FAR, 0));
+    whole(found);
+}
+
+#[test]
+fn code_that_cannot_be_made_is_refused_before_anything_travels() {
+    let (there, here) = (Holder::new("refused-there"), Holder::new("refused-here"));
+    save(&there.images, false);
+    of_other_machines(&there.images);
+    for (compiles, complaint) in [(true, "neither here nor kept"), (false, "its module would do")] {
+        let options = StartOptions { compiles, ..StartOptions::default() };
+        let error = start_at(&there.peer, "other", &here.images, &options).unwrap_err();
+        assert!(matches!(error, NodeError::CodeRefused { .. }), "{error:?}");
+        assert!(error.to_string().contains(complaint), "{error}");
+        assert!(here.images.images().unwrap().is_empty());
+        assert_eq!(here.codes(), 0);
+    }
+}
+
+#[test]
+fn what_is_compiled_has_to_be_the_module_of_the_image() {
+    let there = Holder::new("wrong-module");
+    save(&there.images, true);
+    let other = there.images.load(of_other_machines(&there.images)).unwrap();
+    let found = FoundImage::Here(other);
+    let engine = Engine::default();
+    let mut compile = |_: &[u8]| Module::new(&engine, "(module)");
+    let error = far_by(&found, &there.images, &engine, &mut compile).unwrap_err();
+    assert!(format!("{error:#}").contains("another module was made of its bytes"), "{error:#}");
+    let elsewhere = Engine::default();
+    let mut compile = |bytes: &[u8]| Module::new(&elsewhere, bytes);
+    assert!(far_by(&found, &there.images, &engine, &mut compile).is_err(), "of another engine");
+    let mut compile = |_: &[u8]| Err(io::Error::other("no compiler").into());
+    let error = far_by(&found, &there.images, &engine, &mut compile).unwrap_err();
+    assert!(format!("{error:#}").contains("no compiler"), "{error:#}");
+    // Nothing is kept for a module that is none of it.
+    let mut store = Store::new(&engine, ());
+    pagefork::Instance::new(&mut store, &Module::new(&engine, "(module)").unwrap(), &[]).unwrap();
+    let binary = binary();
+    let options = SaveOptions::new().keep_module(&binary);
+    let error = store.snapshot().unwrap().save(&there.images, options).unwrap_err();
+    assert!(error.to_string().contains("no instance of the snapshot is of module"), "{error}");
+}
+
+/// Nobody listens there.
+fn lost() -> MemoryPeer {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    MemoryPeer { address: socket.local_addr().unwrap().to_string(), key: key(9).public() }
+}
+
+#[test]
+fn another_holder_gives_an_image_that_is_wanted_by_its_hash_when_its_node_is_lost() {
+    let there = Holder::new("holder-there");
+    let image = save(&there.images, true);
+    let url = "file:///images".to_owned();
+    let place = ImagePlace { url, images: Arc::new(there.images.clone()) };
+    let empty = Holder::new("holder-empty");
+    for (number, holder) in
+        [PageHolder::Node(there.peer.clone()), PageHolder::Place(place)].into_iter().enumerate()
+    {
+        let here = Holder::new(&format!("holder-here-{number}"));
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let says = Arc::clone(&said);
+        let options = StartOptions {
+            // The first of the others has it not.
+            others: vec![PageHolder::Node(empty.peer.clone()), holder],
+            observe: Arc::new(move |event| says.lock().unwrap().push(format!("{event:?}"))),
+            ..StartOptions::default()
+        };
+        let found = start_at(&lost(), &image.to_string(), &here.images, &options).unwrap();
+        assert_eq!(far(&found, &here.images).unwrap(), (FAR, 0));
+        whole(found);
+        here.images.verify(image).unwrap();
+        let asked = said.lock().unwrap().iter().filter(|said| said.contains("Elsewhere")).count();
+        assert_eq!(asked, 2, "{:?}", said.lock().unwrap());
+        // A name means something at the node alone that has it.
+        let error = start_at(&lost(), "own", &here.images, &options).unwrap_err();
+        assert!(matches!(error, NodeError::Io { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn what_another_holder_gives_has_to_be_signed_by_who_is_trusted() {
+    let there = Holder::new("unsigned-there");
+    let image = save(&there.images, true);
+    let here = Holder::new("unsigned-here");
+    let url = "file:///images".to_owned();
+    let place = ImagePlace { url, images: Arc::new(there.images.clone()) };
+    let options =
+        StartOptions { others: vec![PageHolder::Place(place)], ..StartOptions::default() };
+    let (name, nobody) = (image.to_string(), TrustedKeys::default());
+    let started = start_image(&lost(), &key(2), &name, &here.images, &nobody, &options);
+    let error = started.unwrap_err();
+    assert!(error.to_string().contains("sign"), "{error}");
+    assert!(here.images.images().unwrap().is_empty());
+    assert_eq!(here.codes(), 0);
+}
