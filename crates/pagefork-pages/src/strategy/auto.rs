@@ -5,7 +5,9 @@ use crate::pages::slot_pages::SlotPages;
 use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::DirtySet;
 use crate::strategy::report::ResetReport;
-use crate::strategy::tuning::{FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, SMALL_RUN_MAX, WINDOW};
+use crate::strategy::tuning::{
+    FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, RETURNED_MAX, SMALL_RUN_MAX, WINDOW,
+};
 
 /// Starts with `Scan`, and chooses after each window of resets how written pages are found, or
 /// that they are not looked for. Which pages are kept is the matter of [`DirtySet`].
@@ -96,7 +98,9 @@ impl Auto {
     pub(super) fn note(&mut self, report: &ResetReport, pages: &SlotPages, dirty: &mut DirtySet) {
         let window = &mut self.window;
         window.resets += 1;
-        window.scans += u32::from(report.scanned);
+        // A search for few pages whose protection was lifted is what protection costs.
+        let is_expected = report.lifted && report.new + report.returned <= RETURNED_MAX;
+        window.scans += u32::from(report.scanned && !is_expected);
         window.new += report.new;
         window.returned += report.returned;
         window.discarded += report.discarded;
@@ -106,9 +110,10 @@ impl Auto {
             if !self.protects_too_much(window) {
                 self.choose(window, pages, dirty);
             }
-            // A search walks over protected pages, so they pay where faults show what was written.
-            let are_listed = self.mode == ResetKind::Resident && counts_faults_in_memory();
-            dirty.protect_from_now_on(are_listed && self.protect_wait == 0);
+            // A search of all pages walks over protected ones, so they pay where faults show what was
+            // written, or a search for nothing but lifted protection does.
+            let are_found = self.mode == ResetKind::Resident && shows_few_new(dirty, pages);
+            dirty.protect_from_now_on(are_found && self.protect_wait == 0);
         }
     }
 
@@ -144,7 +149,7 @@ impl Auto {
             }
             Scan if !may_count || self.wait > 0 => return,
             Scan if new == 0 => (Resident, Reason::NothingNew { resets }),
-            Scan if new <= FEW_PAGES && counts_faults_in_memory() => {
+            Scan if new <= FEW_PAGES && shows_few_new(dirty, pages) => {
                 (Resident, Reason::FewNew { new })
             }
             Resident if scans * 2 >= resets => (Scan, Reason::ManyScans { scans, resets }),
@@ -165,4 +170,9 @@ impl Auto {
         }
         (self.mode, self.reason) = (mode, reason);
     }
+}
+
+/// Whether few pages that runs wrote for the first time are found without a search of all pages.
+fn shows_few_new(dirty: &DirtySet, pages: &SlotPages) -> bool {
+    counts_faults_in_memory() || dirty.could_find_lifted(pages)
 }

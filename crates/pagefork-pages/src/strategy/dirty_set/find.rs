@@ -103,14 +103,14 @@ impl DirtySet {
     }
 
     /// A page that was protected until this run.
-    fn returned_page(&mut self, page: u64, action: Action) -> DirtyPage {
+    pub(super) fn returned_page(&mut self, page: u64, action: Action) -> DirtyPage {
         self.returned += 1;
         let dirty = DirtyPage::new(page, action, true);
         self.as_remembered(DirtyPage { was_protected: true, ..dirty })
     }
 
     /// A page that no earlier run had made private, or that was evicted since.
-    fn new_page(&mut self, page: u64, action: Action, is_private: bool) -> DirtyPage {
+    pub(super) fn new_page(&mut self, page: u64, action: Action, is_private: bool) -> DirtyPage {
         self.new += 1;
         self.as_remembered(DirtyPage::new(page, action, is_private))
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use pagefork_layout::page::PAGE_SIZE;
 
 use super::{Action, DirtyPage, DirtySet};
-use crate::os::faults::fault_ns;
+use crate::os::faults::{counts_faults_in_memory, fault_ns};
 use crate::os::write_watch::protected_fault_ns;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::config::Reason;
@@ -34,8 +34,22 @@ impl DirtySet {
 
     /// Why some are.
     pub(crate) fn why_protected(&self) -> Reason {
-        let (look_ns, fault_ns) = (self.look, protected_fault_ns());
-        Reason::SeldomWritten { pages: self.protected_count(), look_ns, fault_ns }
+        let (pages, look_ns, fault_ns) = (self.protected_count(), self.look, protected_fault_ns());
+        match self.search_ns() {
+            0 => Reason::SeldomWritten { pages, look_ns, fault_ns },
+            search_ns => Reason::SeldomWrittenSearched { pages, look_ns, fault_ns, search_ns },
+        }
+    }
+
+    /// Whether pages that return after they were protected could be found by a search for nothing else.
+    pub(crate) fn could_find_lifted(&self, pages: &SlotPages) -> bool {
+        self.protection.could_watch(pages)
+    }
+
+    /// What a search for them takes that each reset needs of a run that wrote some; 0 where page
+    /// faults show them.
+    fn search_ns(&self) -> u32 {
+        if counts_faults_in_memory() { 0 } else { self.search }
     }
 
     /// Chooses for how long pages are kept.
@@ -47,8 +61,13 @@ impl DirtySet {
     /// What pages cost as they are kept now.
     fn costs(&self) -> PageCosts {
         match self.protection.is_on() {
-            true => PageCosts { look: self.look, away: protected_fault_ns(), restores: true },
-            false => PageCosts { look: self.look, away: fault_ns(), restores: false },
+            true => PageCosts {
+                look: self.look,
+                away: protected_fault_ns(),
+                restores: true,
+                search: self.search_ns(),
+            },
+            false => PageCosts { look: self.look, away: fault_ns(), restores: false, search: 0 },
         }
     }
 
