@@ -101,7 +101,7 @@ fn what_a_rare_large_run_wrote_is_not_looked_at_and_copies_nothing_the_next_time
     }
     let case = case();
     let kinds = [ResetKind::Protect, ResetKind::Auto];
-    // `Auto` protects where faults are noted in memory.
+    // Here faults have to be noted in memory.
     for kind in kinds.into_iter().filter(|_| counts_faults_in_memory()) {
         let mut slot = after_a_large_run(&case, kind, 500);
         for round in 0..3 {

@@ -96,6 +96,8 @@ pub(crate) struct DirtySet {
     look: u32,
     /// What a search for lifted protection takes, in nanoseconds.
     search: u32,
+    /// What a search of all pages took when none were protected.
+    search_all: Option<u32>,
     /// Resets so far.
     resets: u64,
     /// Pages that the last search found and no earlier one, but for those that were protected.
@@ -193,6 +195,7 @@ impl DirtySet {
             returns: [ReturnTimes::UNKNOWN; 2],
             look: LOOK,
             search: SEARCH,
+            search_all: None,
             resets: 0,
             new: 0,
             returned: 0,

@@ -37,7 +37,7 @@ fn every_state_of_a_page() {
         for (kind, count) in lifted {
             match kind {
                 ResetKind::Protect => assert!(count > 30, "{count}"),
-                ResetKind::Auto => assert!(count > 5, "{count}"),
+                ResetKind::Auto => assert!(count > 0, "{count}"),
                 _ => assert_eq!(count, 0, "{kind} protects nothing"),
             }
         }
@@ -56,11 +56,13 @@ fn other_pages_each_time_stay_private() {
                 let strategies = strategies(kind);
                 let mut slot = case.spawn(&strategies);
                 let mut random = Random(count);
-                let (mut new, mut returned, mut all) = (0, 0, 0);
+                let (mut new, mut returned, mut all, mut lifted) = (0, 0, 0, 0);
+                let mut explained = false;
                 let runs = 6000 / count + 200;
                 for round in 0..runs {
                     let pages: Vec<u64> = (0..count).map(|_| random.below(600)).collect();
                     let report = run(&case, &mut slot, pages.into_iter());
+                    lifted += u32::from(report.lifted);
                     if round > runs * 3 / 4 {
                         (new, returned) = (new + report.new, returned + report.returned);
                         all += u32::from(report.scanned && !report.lifted);
@@ -68,20 +70,23 @@ fn other_pages_each_time_stay_private() {
                     if round % 50 == 0 {
                         case.assert_fresh(&slot, &strategies, "others");
                     }
+                    if let Reason::SeldomWrittenSearched { pages, search_ns, .. } =
+                        slot.strategy().reason
+                    {
+                        let choice = slot.strategy();
+                        assert_eq!(choice.used, ResetKind::Protect, "{choice}");
+                        assert!(choice.to_string().contains("to find such pages"), "{choice}");
+                        explained |= pages > 0 && search_ns > 0;
+                    }
                 }
                 case.assert_fresh(&slot, &strategies, "others");
-                let what = format!("{kind}, {count}: {new} new, {returned} returned");
-                assert!(new * 10 < returned, "{what}");
-                assert_eq!(all, 0, "{what}");
-                let choice = slot.strategy();
-                assert_eq!(choice.used, ResetKind::Protect, "{choice}");
+                let what = format!("{kind}, {count}: {new} new, {returned} returned, {lifted}");
+                assert!(lifted > 0, "{what}");
+                // `Auto` tries it, and goes on where it costs less.
                 if kind == ResetKind::Auto {
-                    let Reason::SeldomWrittenSearched { pages, search_ns, .. } = choice.reason
-                    else {
-                        panic!("{choice}")
-                    };
-                    assert!(pages > 100 && search_ns > 0, "{choice}");
-                    assert!(choice.to_string().contains("to find such pages"), "{choice}");
+                    assert!(explained, "{what}");
+                } else {
+                    assert!(new * 10 < returned && all == 0, "{what}");
                 }
             }
         }

@@ -37,10 +37,7 @@ impl DirtySet {
         self.find_unknown(pages, stack)?;
         self.add_found(stack);
         debug_assert!(self.pages.is_sorted_by(|low, high| low.page < high.page));
-        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Another program may have had the processor, so one measurement must not count for much.
-        let took = took.min(2 * u64::from(self.search)).min(SEARCH_MAX);
-        self.search = ((u64::from(self.search) * 3 + took) / 4).max(SEARCH_MIN) as u32;
+        self.search = with_measured(Some(self.search), begun);
         Ok(())
     }
 
@@ -193,5 +190,16 @@ fn make_offsets(regions: &mut [PageRegion], start: u64) {
     for region in regions {
         region.start -= start;
         region.end -= start;
+    }
+}
+
+/// What searches take, with one that began then. Another program may have had the processor, so one
+/// measurement must not count for much.
+pub(super) fn with_measured(before: Option<u32>, begun: Instant) -> u32 {
+    let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let took = took.clamp(SEARCH_MIN, SEARCH_MAX);
+    match before.map(u64::from) {
+        None => took as u32,
+        Some(before) => ((before * 3 + took.min(2 * before)) / 4) as u32,
     }
 }

@@ -46,6 +46,17 @@ impl DirtySet {
         self.protection.could_watch(pages)
     }
 
+    /// Whether as many searches for lifted protection, and the faults of the pages that they have
+    /// found, cost no more than searches of all pages, and discards, did before pages were protected.
+    pub(crate) fn search_pays(&self, searches: u32, found: u64) -> bool {
+        let Some(search_all) = self.search_all else { return true };
+        let each = |search: u32, page: u32| {
+            u64::from(searches) * u64::from(search) + found * u64::from(page)
+        };
+        let restored = protected_fault_ns() + self.look + self.look / 2;
+        each(self.search, restored) <= each(search_all, fault_ns())
+    }
+
     /// What a search for them takes that each reset needs of a run that wrote some; 0 where page
     /// faults show them.
     fn search_ns(&self) -> u32 {
@@ -181,5 +192,24 @@ impl DirtySet {
         let each = ranges.iter().flat_map(|range| range.clone().step_by(PAGE_SIZE as usize));
         each.for_each(|page| self.protection.add_protected(page));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::pagemap::{Finder, Method};
+    use crate::pages::budget::Budget;
+    use crate::strategy::protection::ProtectionUse;
+
+    #[test]
+    fn a_search_pays_where_it_takes_less_than_that_of_all_pages_did() {
+        let finder = Finder::new(Method::Read).unwrap();
+        let mut dirty = DirtySet::new(finder, 0, &Budget::default(), ProtectionUse::Off);
+        assert!(dirty.search_pays(1, 1), "it is tried");
+        (dirty.search, dirty.search_all) = (4_000, Some(100_000));
+        assert!(dirty.search_pays(16, 16));
+        (dirty.search, dirty.search_all) = (100_000, Some(2_000));
+        assert!(!dirty.search_pays(16, 16));
     }
 }
