@@ -96,14 +96,14 @@ pub(crate) fn finds_lifted() -> bool {
 
 /// What the kernel notes of writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Notes {
+struct WriteNotes {
     /// Whether [`Finder::find_unprotected`] finds them among pages that are only read.
     finds_lifted: bool,
 }
 
 /// What it notes; `None`: nothing.
-fn notes() -> Option<Notes> {
-    static NOTES: Tried<Notes> = Tried::new();
+fn notes() -> Option<WriteNotes> {
+    static NOTES: Tried<WriteNotes> = Tried::new();
     // What a limit was in the way of can work later.
     NOTES.get(|| probe().ok().flatten().ok_or(())).ok()
 }
@@ -158,7 +158,7 @@ fn time_protected_faults(watch: &WriteWatch) -> Result<(), PagesError> {
 
 /// Tries it on pages of a file and others: nothing but what was written is found, each time, and
 /// pages keep what was written.
-fn probe() -> Result<Option<Notes>, PagesError> {
+fn probe() -> Result<Option<WriteNotes>, PagesError> {
     const COUNT: usize = 6;
     // Where a filter forbids it that is all.
     let watch = WriteWatch::of_this_process()?;
@@ -224,7 +224,7 @@ fn probe() -> Result<Option<Notes>, PagesError> {
         && bytes == [1, 3, 3, 0, 2, 3];
     let finds_lifted = notes && tries_lifted(&mut pages, file.as_fd(), &mut finder)?;
     watch.unregister(addresses)?;
-    Ok(notes.then_some(Notes { finds_lifted }))
+    Ok(notes.then_some(WriteNotes { finds_lifted }))
 }
 
 /// Tries the search for lifted protection on six pages, the first three of a file. The first of each
@@ -253,7 +253,7 @@ fn tries_lifted(
         unsafe { place(page).write_volatile(7) };
     }
     // By the kernel.
-    // SAFETY: as above, and nothing else refers to the page.
+    // SAFETY: `pages` owns the page, which `commit` made accessible, and no reference to it is held.
     let into = unsafe { std::slice::from_raw_parts_mut(place(4), 1) };
     let read = rustix::io::pread(file, into, 0).is_ok();
     let written = unprotected(finder)?;
@@ -263,7 +263,7 @@ fn tries_lifted(
     // SAFETY: `pages` owns the page, which `commit` made accessible.
     unsafe { place(1).wrapping_add(1).write_volatile(7) };
     let all = unprotected(finder)?;
-    // SAFETY: as above.
+    // SAFETY: `pages` owns the pages, which `commit` made accessible.
     let bytes = [0, 1, 2, 3, 4, 5].map(|page| unsafe { place(page).read_volatile() });
     Ok(only_read == [0, 3]
         && none.is_empty()
@@ -286,7 +286,7 @@ mod tests {
             eprintln!("NOT TESTED: this kernel does not note writes");
             return;
         }
-        assert!(matches!(probe(), Ok(Some(_))));
+        assert_eq!(probe(), Ok(Some(WriteNotes { finds_lifted: true })));
         probe_fails(fail_all(Call::WatchWrites, libc::EPERM, probe));
         probe_fails(pretend(Call::WatchWrites, probe));
         probe_fails(pretend(Call::Scan, probe));
@@ -297,7 +297,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[track_caller]
-    fn probe_fails(result: Result<Option<Notes>, PagesError>) {
+    fn probe_fails(result: Result<Option<WriteNotes>, PagesError>) {
         assert!(!matches!(result, Ok(Some(_))), "{result:?}");
     }
 }
