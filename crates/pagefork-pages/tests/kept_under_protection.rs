@@ -5,12 +5,15 @@
 mod common;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[cfg(debug_assertions)]
+#[path = "kept_under_protection/by_search.rs"]
+mod by_search;
 
 use common::*;
 use matrix::*;
 use pagefork_pages::{
     Budget, DeltaTracker, ExternalWriter, GrowthKind, Image, Reason, ResetKind, ResetReport, Slot,
-    StrategyConfig, counts_faults_in_memory, notes_writes,
+    Strategies, StrategyConfig, counts_faults_in_memory, notes_writes,
 };
 
 fn case() -> Case {
@@ -98,7 +101,7 @@ fn what_a_rare_large_run_wrote_is_not_looked_at_and_copies_nothing_the_next_time
     }
     let case = case();
     let kinds = [ResetKind::Protect, ResetKind::Auto];
-    // `Auto` protects where faults are noted in memory.
+    // Here faults have to be noted in memory.
     for kind in kinds.into_iter().filter(|_| counts_faults_in_memory()) {
         let mut slot = after_a_large_run(&case, kind, 500);
         for round in 0..3 {
@@ -263,14 +266,28 @@ fn advise(slot: &Slot, offset: u64, advice: i32) -> bool {
 /// have huge pages.
 #[test]
 fn every_state_of_a_page_by_every_strategy() {
+    let others = fault_strategies(GrowthKind::Mprotect).split_off(1);
+    every_state_of_a_page(ResetKind::ALL.into_iter().map(strategies).chain(others), 0);
+}
+
+/// Of each strategy, after as many runs that write one page. Returns how many resets searched for
+/// nothing but lifted protection.
+fn every_state_of_a_page(
+    all: impl Iterator<Item = Strategies> + Clone,
+    small_runs: u64,
+) -> Vec<(ResetKind, u32)> {
+    let mut lifted = Vec::new();
     let small = case();
     let (image, _) = dense_image(&layout(), 0x17, 2 * MIB);
     let large = Case::new("large", layout(), image, (20 * MIB, 24 * MIB));
     for case in [&small, &large] {
-        let others = fault_strategies(GrowthKind::Mprotect).split_off(1);
-        for strategies in ResetKind::ALL.into_iter().map(strategies).chain(others) {
+        for strategies in all.clone() {
             let (kind, how) = (strategies.config().reset, strategies.config().fault_threads);
             let mut slot = case.spawn(&strategies);
+            for number in 0..small_runs {
+                run(case, &mut slot, number..number + 1);
+            }
+            lifted.push((kind, 0));
             for round in 0..70u64 {
                 slot.enter();
                 write(&slot, case.layout.link.start, &[1]);
@@ -309,7 +326,8 @@ fn every_state_of_a_page_by_every_strategy() {
                     slot.grow_memory(0, case.sizes[0].maximum).unwrap();
                     write(&slot, case.memory(0) + case.sizes[0].maximum - 9, &[5]);
                 }
-                slot.reset_for(OWNER).unwrap();
+                let report = slot.reset_for(OWNER).unwrap();
+                lifted.last_mut().unwrap().1 += u32::from(report.lifted);
                 case.assert_fresh(
                     &slot,
                     &strategies,
@@ -322,34 +340,38 @@ fn every_state_of_a_page_by_every_strategy() {
             }
         }
     }
+    lifted
 }
 
 /// Pages of a forked process are registered nowhere: what was protected is searched there.
 #[test]
 fn a_forked_process_has_no_protection_and_restores_all() {
     in_own_process("a_forked_process_has_no_protection_and_restores_all", || {
-        if !can_protect() {
-            return;
+        if can_protect() {
+            assert_forks_restore_all();
         }
-        let case = case();
-        let mut slot = after_a_large_run(&case, ResetKind::Protect, 300);
-        // SAFETY: this process has no other thread that holds a lock, and the child only uses its slot.
-        let child = unsafe { libc::fork() };
-        for round in 0..4 {
-            let from = if child == 0 { 50 } else { 150 };
-            run(&case, &mut slot, from..from + 60 + round);
-            let what = if child == 0 { "child" } else { "parent" };
-            case.assert_fresh(&slot, &strategies(ResetKind::Protect), what);
-        }
-        if child == 0 {
-            // SAFETY: ends the child without what the test harness would do.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child, whose status is written.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
     });
+}
+
+fn assert_forks_restore_all() {
+    let case = case();
+    let mut slot = after_a_large_run(&case, ResetKind::Protect, 300);
+    // SAFETY: this process has no other thread that holds a lock, and the child only uses its slot.
+    let child = unsafe { libc::fork() };
+    for round in 0..4 {
+        let from = if child == 0 { 50 } else { 150 };
+        run(&case, &mut slot, from..from + 60 + round);
+        let what = if child == 0 { "child" } else { "parent" };
+        case.assert_fresh(&slot, &strategies(ResetKind::Protect), what);
+    }
+    if child == 0 {
+        // SAFETY: ends the child without what the test harness would do.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child, whose status is written.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
 }
 
 #[test]

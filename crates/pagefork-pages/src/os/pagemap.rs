@@ -2,7 +2,7 @@
 //! own, by `/proc/self/pagemap`.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use pagefork_layout::page::PAGE_SIZE;
@@ -12,7 +12,9 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
-use crate::os::pagemap_scan::{PageRegion, SWAPPED, WRITTEN, protect_written, scan_private};
+use crate::os::pagemap_scan::{
+    PageRegion, SWAPPED, WRITTEN, protect_shared, protect_written, scan_private, scan_unprotected,
+};
 use crate::os::sys::{CallFailure, attempt};
 
 /// How private pages are found.
@@ -63,7 +65,9 @@ impl Finder {
     ) -> Result<(), PagesError> {
         self.reopen_if_forked()?;
         let found = match self.method {
-            Method::Scan { zeros } => self.scan(addresses, zeros, false, regions),
+            Method::Scan { zeros } => self.scan(addresses, regions, |pagemap, part, regions| {
+                scan_private(pagemap, part, zeros, false, regions)
+            }),
             Method::Read => self.read(addresses, regions),
         };
         Ok(found?)
@@ -78,8 +82,40 @@ impl Finder {
         regions: &mut Vec<PageRegion>,
     ) -> Result<(), PagesError> {
         self.reopen_if_forked()?;
-        let zeros = matches!(self.method, Method::Scan { zeros: true });
-        Ok(self.scan(addresses, zeros, true, regions)?)
+        let zeros = self.takes_zeros();
+        Ok(self.scan(addresses, regions, |pagemap, part, regions| {
+            scan_private(pagemap, part, zeros, true, regions)
+        })?)
+    }
+
+    /// Appends the pages of `addresses` that have contents and are not write-protected, private or
+    /// not, as [`Self::find`] does, by PAGEMAP_SCAN: see [`scan_unprotected`].
+    pub(crate) fn find_unprotected(
+        &mut self,
+        addresses: Range<u64>,
+        regions: &mut Vec<PageRegion>,
+    ) -> Result<(), PagesError> {
+        self.reopen_if_forked()?;
+        Ok(self.scan(addresses, regions, scan_unprotected)?)
+    }
+
+    /// Write-protects pages that are registered with a [`WriteWatch`](super::write_watch::WriteWatch),
+    /// have contents and are not private, and appends them: see [`protect_shared`].
+    pub(crate) fn protect_shared(
+        &mut self,
+        addresses: Range<u64>,
+        regions: &mut Vec<PageRegion>,
+    ) -> Result<(), PagesError> {
+        self.reopen_if_forked()?;
+        let zeros = self.takes_zeros();
+        Ok(self.scan(addresses, regions, |pagemap, part, regions| {
+            protect_shared(pagemap, part, zeros, regions)
+        })?)
+    }
+
+    /// Whether the shared page of zeros counts as private.
+    fn takes_zeros(&self) -> bool {
+        matches!(self.method, Method::Scan { zeros: true })
     }
 
     /// Protects again what was written of pages that were all protected: see [`protect_written`].
@@ -95,18 +131,18 @@ impl Finder {
         Ok(())
     }
 
+    /// Has `part` scan all of `addresses`, as far as it gets each time.
     fn scan(
         &self,
         addresses: Range<u64>,
-        zeros: bool,
-        watch: bool,
         regions: &mut Vec<PageRegion>,
+        part: impl Fn(BorrowedFd<'_>, Range<u64>, &mut Vec<PageRegion>) -> Result<u64, CallFailure>,
     ) -> Result<(), CallFailure> {
         let pagemap = self.pagemap.file.as_fd();
         let mut at = addresses.start;
         while at < addresses.end {
             let before = regions.len();
-            let stopped = scan_private(pagemap, at..addresses.end, zeros, watch, regions)?;
+            let stopped = part(pagemap, at..addresses.end, regions)?;
             // Where a call filled the kernel's own buffer of 512 regions and then went
             // on to the end, Linux 6.18 says that it stopped at the former.
             let seen = regions.last().map_or(stopped, |region| stopped.max(region.end));

@@ -2,7 +2,7 @@
 //! remembers that it did (WP_ASYNC).
 
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -85,9 +85,27 @@ impl WriteWatch {
 /// println!("writes are noted by the kernel: {}", pagefork_pages::notes_writes());
 /// ```
 pub fn notes_writes() -> bool {
-    static NOTES: Tried<bool> = Tried::new();
+    notes().is_some()
+}
+
+/// Whether a search that asks for nothing but lifted protection finds all that was written, so that
+/// protected pages pay where page faults are not counted in memory. It is tried once a process.
+pub(crate) fn finds_lifted() -> bool {
+    notes().is_some_and(|notes| notes.finds_lifted)
+}
+
+/// What the kernel notes of writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct WriteNotes {
+    /// Whether [`Finder::find_unprotected`] finds them among pages that are only read.
+    finds_lifted: bool,
+}
+
+/// What it notes; `None`: nothing.
+fn notes() -> Option<WriteNotes> {
+    static NOTES: Tried<WriteNotes> = Tried::new();
     // What a limit was in the way of can work later.
-    NOTES.get(|| if probe().unwrap_or(false) { Ok(true) } else { Err(()) }).is_ok()
+    NOTES.get(|| probe().ok().flatten().ok_or(())).ok()
 }
 
 /// The least that protecting a page and the fault at its next write have taken, in nanoseconds; 0:
@@ -140,7 +158,7 @@ fn time_protected_faults(watch: &WriteWatch) -> Result<(), PagesError> {
 
 /// Tries it on pages of a file and others: nothing but what was written is found, each time, and
 /// pages keep what was written.
-fn probe() -> Result<bool, PagesError> {
+fn probe() -> Result<Option<WriteNotes>, PagesError> {
     const COUNT: usize = 6;
     // Where a filter forbids it that is all.
     let watch = WriteWatch::of_this_process()?;
@@ -198,13 +216,62 @@ fn probe() -> Result<bool, PagesError> {
     // SAFETY: `pages` owns the page, which `commit` made accessible.
     unsafe { place(2).write_volatile(bytes[2]) };
     let again = written(&mut finder)?;
-    watch.unregister(addresses.clone())?;
-    Ok(alone == [4]
+    let notes = alone == [4]
         && again == [2]
         && first == [1, 4]
         && none.is_empty()
         && later == [1, 2, 5]
-        && bytes == [1, 3, 3, 0, 2, 3])
+        && bytes == [1, 3, 3, 0, 2, 3];
+    let finds_lifted = notes && tries_lifted(&mut pages, file.as_fd(), &mut finder)?;
+    watch.unregister(addresses)?;
+    Ok(notes.then_some(WriteNotes { finds_lifted }))
+}
+
+/// Tries the search for lifted protection on six pages, the first three of a file. The first of each
+/// three was only read, and all others are private and protected.
+fn tries_lifted(
+    pages: &mut Reservation,
+    file: BorrowedFd<'_>,
+    finder: &mut Finder,
+) -> Result<bool, PagesError> {
+    let addresses = pages.start() as u64..pages.end() as u64;
+    let place = |page: u64| {
+        ptr::with_exposed_provenance_mut::<u8>((addresses.start + page * PAGE_SIZE) as usize)
+    };
+    let unprotected = |finder: &mut Finder| {
+        let mut regions = Vec::new();
+        finder.find_unprotected(addresses.clone(), &mut regions)?;
+        let page = |address: u64| (address - addresses.start) / PAGE_SIZE;
+        let found = regions.iter().flat_map(|region| page(region.start)..page(region.end));
+        Ok::<_, PagesError>(found.collect::<Vec<_>>())
+    };
+    let only_read = unprotected(finder)?;
+    finder.protect_shared(addresses.clone(), &mut Vec::new())?;
+    let none = unprotected(finder)?;
+    for page in [0, 3, 5] {
+        // SAFETY: `pages` owns the page, which `commit` made accessible.
+        unsafe { place(page).write_volatile(7) };
+    }
+    // By the kernel.
+    // SAFETY: `pages` owns the page, which `commit` made accessible, and no reference to it is held.
+    let into = unsafe { std::slice::from_raw_parts_mut(place(4), 1) };
+    let read = rustix::io::pread(file, into, 0).is_ok();
+    let written = unprotected(finder)?;
+    // What is discarded is written no more until it is.
+    pages.discard(PAGE_SIZE..2 * PAGE_SIZE)?;
+    let discarded = unprotected(finder)?;
+    // SAFETY: `pages` owns the page, which `commit` made accessible.
+    unsafe { place(1).wrapping_add(1).write_volatile(7) };
+    let all = unprotected(finder)?;
+    // SAFETY: `pages` owns the pages, which `commit` made accessible.
+    let bytes = [0, 1, 2, 3, 4, 5].map(|page| unsafe { place(page).read_volatile() });
+    Ok(only_read == [0, 3]
+        && none.is_empty()
+        && read
+        && written == [0, 3, 4, 5]
+        && discarded == [0, 3, 4, 5]
+        && all == [0, 1, 3, 4, 5]
+        && bytes == [7, 1, 3, 7, 1, 7])
 }
 
 #[cfg(test)]
@@ -219,7 +286,7 @@ mod tests {
             eprintln!("NOT TESTED: this kernel does not note writes");
             return;
         }
-        assert_eq!(probe(), Ok(true));
+        assert_eq!(probe(), Ok(Some(WriteNotes { finds_lifted: true })));
         probe_fails(fail_all(Call::WatchWrites, libc::EPERM, probe));
         probe_fails(pretend(Call::WatchWrites, probe));
         probe_fails(pretend(Call::Scan, probe));
@@ -230,7 +297,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[track_caller]
-    fn probe_fails(result: Result<bool, PagesError>) {
-        assert!(!matches!(result, Ok(true)), "{result:?}");
+    fn probe_fails(result: Result<Option<WriteNotes>, PagesError>) {
+        assert!(!matches!(result, Ok(Some(_))), "{result:?}");
     }
 }

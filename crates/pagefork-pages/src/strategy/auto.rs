@@ -5,7 +5,9 @@ use crate::pages::slot_pages::SlotPages;
 use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::DirtySet;
 use crate::strategy::report::ResetReport;
-use crate::strategy::tuning::{FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, SMALL_RUN_MAX, WINDOW};
+use crate::strategy::tuning::{
+    FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, RETURNED_MAX, SMALL_RUN_MAX, WINDOW,
+};
 
 /// Starts with `Scan`, and chooses after each window of resets how written pages are found, or
 /// that they are not looked for. Which pages are kept is the matter of [`DirtySet`].
@@ -51,6 +53,9 @@ struct Window {
     new: u64,
     /// Protected pages that took a fault.
     returned: u64,
+    /// Resets that searched for nothing but lifted protection, and the pages that these have found.
+    lifted: u32,
+    lifted_pages: u64,
     discarded: u64,
     /// Pages that the largest run has written.
     written_max: u64,
@@ -96,31 +101,45 @@ impl Auto {
     pub(super) fn note(&mut self, report: &ResetReport, pages: &SlotPages, dirty: &mut DirtySet) {
         let window = &mut self.window;
         window.resets += 1;
-        window.scans += u32::from(report.scanned);
+        // A search for few pages whose protection was lifted is what protection costs.
+        let is_expected = report.lifted && report.new + report.returned <= RETURNED_MAX;
+        window.scans += u32::from(report.scanned && !is_expected);
+        if report.lifted {
+            window.lifted += 1;
+            window.lifted_pages += report.new + report.returned;
+        }
         window.new += report.new;
         window.returned += report.returned;
         window.discarded += report.discarded;
         window.written_max = window.written_max.max(report.restored + report.discarded);
         if window.resets == WINDOW {
             let window = std::mem::take(&mut self.window);
-            if !self.protects_too_much(window) {
+            if !self.protects_too_much(window, dirty) {
                 self.choose(window, pages, dirty);
             }
-            // A search walks over protected pages, so they pay where faults show what was written.
-            let are_listed = self.mode == ResetKind::Resident && counts_faults_in_memory();
-            dirty.protect_from_now_on(are_listed && self.protect_wait == 0);
+            // A search of all pages walks over protected ones, so they pay where faults show what was
+            // written, or a search for nothing but lifted protection does.
+            let are_found = self.mode == ResetKind::Resident && self.shows_few_new(dirty, pages);
+            dirty.protect_from_now_on(are_found && self.protect_wait == 0);
         }
     }
 
+    /// Whether few pages that runs wrote for the first time are found without a search of all pages.
+    fn shows_few_new(&self, dirty: &DirtySet, pages: &SlotPages) -> bool {
+        counts_faults_in_memory() || self.protect_wait == 0 && dirty.could_find_lifted(pages)
+    }
+
     /// Whether most resets had to search because protected pages returned, more than faults can
-    /// show: then these are kept for some time as others.
-    fn protects_too_much(&mut self, window: Window) -> bool {
+    /// show, or the search for them takes longer than it saves: then these are kept for some time as
+    /// others.
+    fn protects_too_much(&mut self, window: Window, dirty: &DirtySet) -> bool {
         let Window { resets, scans, new, returned, .. } = window;
         self.protect_wait = self.protect_wait.saturating_sub(1);
-        if scans == 0 && returned > 0 {
+        let pays = window.lifted == 0 || dirty.search_pays(window.lifted, window.lifted_pages);
+        if scans == 0 && returned > 0 && window.lifted == 0 {
             self.protect_retry = RETRY;
         }
-        let too_much = scans * 2 >= resets && returned > new;
+        let too_much = scans * 2 >= resets && returned > new || !pays;
         if too_much {
             self.protect_wait = self.protect_retry;
             self.protect_retry = (self.protect_retry * 2).min(RETRY_MAX);
@@ -144,7 +163,7 @@ impl Auto {
             }
             Scan if !may_count || self.wait > 0 => return,
             Scan if new == 0 => (Resident, Reason::NothingNew { resets }),
-            Scan if new <= FEW_PAGES && counts_faults_in_memory() => {
+            Scan if new <= FEW_PAGES && self.shows_few_new(dirty, pages) => {
                 (Resident, Reason::FewNew { new })
             }
             Resident if scans * 2 >= resets => (Scan, Reason::ManyScans { scans, resets }),

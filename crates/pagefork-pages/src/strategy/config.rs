@@ -339,6 +339,18 @@ pub enum Reason {
         /// To protect a page and to write to it again, as measured, in nanoseconds.
         fault_ns: u32,
     },
+    /// As [`Self::SeldomWritten`], where the pages that were written are found by a search for those
+    /// that are protected no more.
+    SeldomWrittenSearched {
+        /// Pages that are kept so.
+        pages: u64,
+        /// A look at a page, as measured, in nanoseconds.
+        look_ns: u32,
+        /// To protect a page and to write to it again, as measured, in nanoseconds.
+        fault_ns: u32,
+        /// The search after a run that took page faults, as measured, in nanoseconds.
+        search_ns: u32,
+    },
     /// After some time another try.
     Retry,
 }
@@ -394,6 +406,11 @@ impl fmt::Display for Reason {
                 f,
                 "{pages} pages are written seldom: to look at one at each reset takes {look_ns} ns, \
                  its page fault when it is written {fault_ns} ns"
+            ),
+            Self::SeldomWrittenSearched { pages, look_ns, fault_ns, search_ns } => write!(
+                f,
+                "{pages} pages are written seldom: to look at one at each reset takes {look_ns} ns, \
+                 its page fault when it is written {fault_ns} ns, and to find such pages {search_ns} ns"
             ),
             Self::Retry => f.write_str("another try after some time"),
         }

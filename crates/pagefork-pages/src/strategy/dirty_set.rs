@@ -15,7 +15,7 @@ use crate::strategy::protection::{Protection, ProtectionUse};
 use crate::strategy::report::ResetReport;
 use crate::strategy::returns::ReturnTimes;
 use crate::strategy::stack::Stack;
-use crate::strategy::tuning::{COPIES, DENSE, DISCARDS_MAX, LOOK, LOOK_FADES, WINDOW};
+use crate::strategy::tuning::{COPIES, DENSE, DISCARDS_MAX, LOOK, LOOK_FADES, SEARCH, WINDOW};
 
 use self::restore::Restored;
 
@@ -25,6 +25,8 @@ mod find;
 mod restore;
 /// How pages come under write protection.
 mod protect;
+/// How pages become known whose protection was lifted.
+mod lifted;
 
 /// All private pages of a slot outside the stack, and what resets do to them. The stack's are
 /// [`Stack`]'s matter.
@@ -92,6 +94,10 @@ pub(crate) struct DirtySet {
     returns: [ReturnTimes; 2],
     /// What a look costs, in nanoseconds.
     look: u32,
+    /// What a search for lifted protection takes, in nanoseconds.
+    search: u32,
+    /// What a search of all pages took when none were protected.
+    search_all: Option<u32>,
     /// Resets so far.
     resets: u64,
     /// Pages that the last search found and no earlier one, but for those that were protected.
@@ -109,6 +115,8 @@ pub(crate) struct DirtySet {
     unreadable: Option<PagesError>,
     // Room that is kept between resets, so that they allocate nothing.
     regions: Vec<PageRegion>,
+    unknown: Vec<PageRegion>,
+    found: Vec<DirtyPage>,
     merged: Vec<DirtyPage>,
     to_discard: Vec<Range<u64>>,
 }
@@ -119,6 +127,8 @@ pub(crate) enum Searched {
     Nothing,
     /// The stack alone.
     Stack,
+    /// The whole slot but for pages that are protected.
+    Lifted,
     /// The whole slot.
     All,
 }
@@ -184,6 +194,8 @@ impl DirtySet {
             protection: Protection::new(protection),
             returns: [ReturnTimes::UNKNOWN; 2],
             look: LOOK,
+            search: SEARCH,
+            search_all: None,
             resets: 0,
             new: 0,
             returned: 0,
@@ -193,6 +205,8 @@ impl DirtySet {
             is_complete: true,
             unreadable: None,
             regions: Vec::new(),
+            unknown: Vec::new(),
+            found: Vec::new(),
             merged: Vec::new(),
             to_discard: Vec::new(),
         }
@@ -246,7 +260,9 @@ impl DirtySet {
         self.resets += 1;
         match searched {
             Searched::Nothing => stack.leave_unseen(),
-            Searched::Stack | Searched::All => self.is_complete = self.reset_stack(pages, stack),
+            Searched::Stack | Searched::Lifted | Searched::All => {
+                self.is_complete = self.reset_stack(pages, stack);
+            }
         }
         if searched == Searched::All {
             self.scanned_at = self.resets;
@@ -274,9 +290,20 @@ impl DirtySet {
         stack.reset(pages);
         let new = std::mem::take(&mut self.new);
         let returned = std::mem::take(&mut self.returned);
-        let (private, scanned) = (Some(private), searched == Searched::All);
-        let protected = self.protection.count();
-        Ok(ResetReport { by, scanned, private, new, restored, discarded, protected, returned })
+        let lifted = searched == Searched::Lifted;
+        let scanned = lifted || searched == Searched::All;
+        let (private, protected) = (Some(private), self.protection.count());
+        Ok(ResetReport {
+            by,
+            scanned,
+            lifted,
+            private,
+            new,
+            restored,
+            discarded,
+            protected,
+            returned,
+        })
     }
 
     /// Asks the kernel which pages of the stack are private, after a reset that did not; keeps

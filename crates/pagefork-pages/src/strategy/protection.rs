@@ -6,7 +6,7 @@ use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::PagesError;
 use crate::os::sys::CallFailure;
-use crate::os::write_watch::notes_writes;
+use crate::os::write_watch::{finds_lifted, notes_writes};
 use crate::pages::slot_pages::SlotPages;
 use crate::pages::watched_pages::WatchedPages;
 
@@ -59,6 +59,26 @@ impl Protection {
         self.use_of == ProtectionUse::On && !self.is_refused
     }
 
+    /// Whether pages are registered, so that a search tells which are protected no more.
+    pub(super) fn is_watching(&self) -> bool {
+        let is_watching =
+            |watched: &WatchedPages| watched.is_complete() && watched.is_of_this_process();
+        self.is_on() && finds_lifted() && self.watched.as_ref().is_some_and(is_watching)
+    }
+
+    /// Whether some would be kept if that were [switched on](Self::switch), as far as it is known, and
+    /// a search could tell which are protected no more.
+    pub(super) fn could_watch(&self, pages: &SlotPages) -> bool {
+        let may = self.use_of != ProtectionUse::Never && !self.is_refused;
+        may && can_be_watched(pages) && finds_lifted()
+    }
+
+    /// The parts of a range that are registered.
+    pub(super) fn watched_in(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let common = |part: &Range<u64>| part.start.max(range.start)..part.end.min(range.end);
+        self.parts.iter().map(common).filter(|part| !part.is_empty())
+    }
+
     /// Number of pages.
     pub(super) fn count(&self) -> u64 {
         self.count
@@ -75,9 +95,7 @@ impl Protection {
         if is_ready && self.watched.as_ref().is_some_and(WatchedPages::is_of_this_process) {
             return true;
         }
-        // One fault of a huge page would be for many. A map is registered with one userfaultfd
-        // alone, and that of an incomplete image has one.
-        if !pages.has_small_pages() || pages.copies_image() || pages.image().is_incomplete() {
+        if !can_be_watched(pages) {
             return false;
         }
         self.is_refused = !self.watch(pages);
@@ -243,6 +261,12 @@ impl Drop for Protection {
             let _ = watched.unregister();
         }
     }
+}
+
+/// Whether pages of a slot can be registered: one fault of a huge page would be for many, and a map is
+/// registered with one userfaultfd alone, and that of an incomplete image has one.
+fn can_be_watched(pages: &SlotPages) -> bool {
+    pages.has_small_pages() && !pages.copies_image() && !pages.image().is_incomplete()
 }
 
 /// The word that a page has its bit in, and the bit.

@@ -26,6 +26,9 @@ pub struct ResetReport {
     pub by: ResetKind,
     /// Whether the kernel was asked which pages are private.
     pub scanned: bool,
+    /// Whether it was asked for nothing but pages that are write-protected no more, or never were,
+    /// which takes a fraction of the time.
+    pub lifted: bool,
     /// Number of private pages outside the stack, where that is known.
     pub private: Option<u64>,
     /// Number of pages that no earlier run had made private.
@@ -44,7 +47,7 @@ impl ResetReport {
     /// Of a reset that looks at no page.
     pub(super) fn blind(by: ResetKind) -> Self {
         let (restored, discarded, protected, returned) = (0, 0, 0, 0);
-        let (scanned, private, new) = (false, None, 0);
-        Self { by, scanned, private, new, restored, discarded, protected, returned }
+        let (scanned, lifted, private, new) = (false, false, None, 0);
+        Self { by, scanned, lifted, private, new, restored, discarded, protected, returned }
     }
 }

@@ -17,6 +17,9 @@ pub(super) struct PageCosts {
     pub(super) away: u32,
     /// Whether a page that leaves has to be restored first: to be protected.
     pub(super) restores: bool,
+    /// To search for pages that returned after they were protected, once a reset; 0 where page faults
+    /// show them.
+    pub(super) search: u32,
 }
 
 /// How soon pages of one kind are written again.
@@ -96,17 +99,20 @@ impl ReturnTimes {
     }
 
     /// What the written pages would have cost with each choice.
-    fn costs(&self, PageCosts { look, away, restores }: PageCosts) -> Costs {
+    fn costs(&self, PageCosts { look, away, restores, search }: PageCosts) -> Costs {
         let (look, away) = (u64::from(look), u64::from(away));
         // A page that differs is written too, which costs half as much as the look.
         let restore = look + look / 2;
         // Pages that were protected return by page faults that have to be listed.
-        let listed = u64::from(self.during.max(1)) * RETURNED_MAX;
+        let resets = u64::from(self.during.max(1));
+        let listed = resets * RETURNED_MAX;
+        // Those of one run take one search.
+        let searches = |returns: u64| returns.min(resets) * u64::from(search);
         let may = |leave: u64| !restores || leave <= listed;
         let (mut stayed, mut rest, mut sooner) = (0, u64::from(self.written), 0);
         let mut gone = u64::MAX / 2;
         if may(rest) {
-            gone = rest * (if restores { restore } else { 0 } + away);
+            gone = rest * (if restores { restore } else { 0 } + away) + searches(rest);
         }
         let mut costs = [u64::MAX / 2; KEEP.len()];
         for ((within, &again), cost) in KEEP.into_iter().zip(&self.again).zip(&mut costs) {
@@ -116,7 +122,8 @@ impl ReturnTimes {
             rest -= again;
             sooner = u64::from(within);
             if may(rest) || within == KEEP_MAX {
-                *cost = stayed + rest * (restore + u64::from(within) * look + away);
+                let left = rest * (restore + u64::from(within) * look + away);
+                *cost = stayed + left + searches(rest);
             }
         }
         let least = costs.into_iter().fold(u64::MAX / 2, u64::min);
@@ -149,7 +156,7 @@ mod tests {
     use super::*;
     use crate::strategy::evicted::{Evicted, EvictedPage, page_number};
 
-    const COSTS: PageCosts = PageCosts { look: 100, away: 2500, restores: false };
+    const COSTS: PageCosts = PageCosts { look: 100, away: 2500, restores: false, search: 0 };
 
     fn at(offset: u64, run: u64) -> EvictedPage {
         let hot = run.is_multiple_of(2);
@@ -158,6 +165,10 @@ mod tests {
 
     /// The choice for runs that write `count` pages each, chosen at random of `of`.
     fn kept(count: u64, of: u64) -> u8 {
+        kept_by(COSTS, count, of)
+    }
+
+    fn kept_by(costs: PageCosts, count: u64, of: u64) -> u8 {
         let (mut returns, mut evicted) = (ReturnTimes::UNKNOWN, Evicted::default());
         let mut random = 1u64;
         for run in 1..2000 {
@@ -171,7 +182,7 @@ mod tests {
                 evicted.remember(at(page, run), run);
             }
             if run % 16 == 0 {
-                returns.judge(COSTS, run);
+                returns.judge(costs, run);
             }
         }
         returns.keep()
@@ -192,5 +203,17 @@ mod tests {
             assert_eq!(kept(count, of) > 0, keeps, "{count} of {of}: {}", kept(count, of));
         }
         assert_eq!(kept(1, 1), 1, "what each run writes");
+    }
+
+    /// A page that returns after 20 runs, alone: to find it takes a search, which takes the longer the
+    /// larger the slot is.
+    #[test]
+    fn pages_that_return_are_kept_where_a_search_costs_more_than_looks() {
+        let costs = PageCosts { look: 60, away: 1400, restores: true, search: 3000 };
+        assert_eq!(kept_by(costs, 3, 1024), 0, "it returns too late to be kept until then");
+        assert_eq!(kept_by(costs, 1, 20), 0, "looks at all would cost as much as what returns");
+        let of_a_large_slot = PageCosts { search: 500_000, ..costs };
+        assert!(kept_by(of_a_large_slot, 1, 20) >= KEEP_LONG);
+        assert!(kept_by(PageCosts { search: 0, ..of_a_large_slot }, 1, 20) < KEEP_LONG);
     }
 }

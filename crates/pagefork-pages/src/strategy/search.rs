@@ -12,7 +12,8 @@ use crate::strategy::writers::Writers;
 
 /// Finds private pages and restores them: what is done to each, [`DirtySet`] says. They are
 /// found by a scan, or by the page faults that were counted since the last reset. If a run took
-/// no fault, no page can have become private; if it took few, they show which pages can have.
+/// no fault, no page can have become private; if it took few, they show which pages can have. Where
+/// pages are kept under write protection, a scan asks for nothing but pages without it.
 /// Pages that are known to be private take no fault, so they are looked at in any case.
 #[derive(Debug)]
 pub(crate) struct Search {
@@ -83,7 +84,7 @@ impl Search {
         Ok(report)
     }
 
-    /// Has `dirty` know every private page, by a scan if nothing else shows them.
+    /// Has `dirty` know every private page that is not protected, by a scan if nothing else shows them.
     #[inline]
     fn find(
         &mut self,
@@ -99,7 +100,10 @@ impl Search {
             }
             _ => false,
         };
-        if !shown || self.dirty.doubts() {
+        if !shown && !writers.has_external_for_good() && self.dirty.can_find_lifted() {
+            self.dirty.find_lifted(pages, stack)?;
+            Ok(Searched::Lifted)
+        } else if !shown || self.dirty.doubts() {
             self.dirty.find(pages, stack)?;
             Ok(Searched::All)
         } else if stack.is_cleared_always() {

@@ -68,6 +68,10 @@ pub(super) const PROTECT_GAP: u64 = 32 * PAGE_SIZE;
 /// hundred pages in the time of a call.
 pub(super) const PROTECTED_GAP: u64 = 256 * PAGE_SIZE;
 
+/// Pages that a search for lifted protection does not know and that lie at most this many bytes apart
+/// are looked at by one walk: it looks at some twenty in the time that a call takes.
+pub(super) const UNKNOWN_GAP: u64 = 16 * PAGE_SIZE;
+
 // What a page costs, in nanoseconds.
 
 /// A look at a page, as long as it is not measured, and the bounds of what is believed. This is
@@ -80,3 +84,8 @@ pub(super) const LOOK_TIMED: u64 = 8;
 /// In each window what was measured loses this part of its weight, so that what may have changed
 /// is tried again in the end.
 pub(super) const LOOK_FADES: u32 = 64;
+
+/// A search for lifted protection, as long as it is not measured, and the bounds of what is believed.
+pub(super) const SEARCH: u32 = 1000;
+pub(super) const SEARCH_MIN: u64 = 500;
+pub(super) const SEARCH_MAX: u64 = 10_000_000;

@@ -50,6 +50,11 @@ impl Writers {
         }
     }
 
+    /// Whether something else can write to the slot at any time, also during a reset.
+    pub(crate) fn has_external_for_good(&self) -> bool {
+        self.external_for_good
+    }
+
     /// Notes that the slot has been reset.
     pub(crate) fn note_reset(&mut self) {
         self.entered = EnteredBy::None;

@@ -1,7 +1,10 @@
 //! How private pages become known: by a search of the page map, or by page faults.
 
+use std::time::Instant;
+
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
+use super::lifted::with_measured;
 use super::{Action, DirtyPage, DirtySet, RangeCursor};
 use crate::os::error::PagesError;
 use crate::os::faults::Faults;
@@ -15,6 +18,7 @@ impl DirtySet {
     /// Searches the slot for private pages, stack included. It changes no page: after an error
     /// the slot is as before.
     pub(crate) fn find(&mut self, pages: &SlotPages, stack: &Stack) -> Result<(), PagesError> {
+        let begun = Instant::now();
         self.regions.clear();
         let start = pages.start() as u64;
         let stack_start = pages.zones().stack.start;
@@ -33,6 +37,9 @@ impl DirtySet {
         }
         self.make_offsets(start);
         self.merge(pages, stack);
+        if !self.protection.is_on() {
+            self.search_all = Some(with_measured(self.search_all, begun));
+        }
         debug_assert!(self.pages.is_sorted_by(|low, high| low.page < high.page));
         Ok(())
     }
@@ -103,14 +110,14 @@ impl DirtySet {
     }
 
     /// A page that was protected until this run.
-    fn returned_page(&mut self, page: u64, action: Action) -> DirtyPage {
+    pub(super) fn returned_page(&mut self, page: u64, action: Action) -> DirtyPage {
         self.returned += 1;
         let dirty = DirtyPage::new(page, action, true);
         self.as_remembered(DirtyPage { was_protected: true, ..dirty })
     }
 
     /// A page that no earlier run had made private, or that was evicted since.
-    fn new_page(&mut self, page: u64, action: Action, is_private: bool) -> DirtyPage {
+    pub(super) fn new_page(&mut self, page: u64, action: Action, is_private: bool) -> DirtyPage {
         self.new += 1;
         self.as_remembered(DirtyPage::new(page, action, is_private))
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use pagefork_layout::page::PAGE_SIZE;
 
 use super::{Action, DirtyPage, DirtySet};
-use crate::os::faults::fault_ns;
+use crate::os::faults::{counts_faults_in_memory, fault_ns};
 use crate::os::write_watch::protected_fault_ns;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::config::Reason;
@@ -34,8 +34,33 @@ impl DirtySet {
 
     /// Why some are.
     pub(crate) fn why_protected(&self) -> Reason {
-        let (look_ns, fault_ns) = (self.look, protected_fault_ns());
-        Reason::SeldomWritten { pages: self.protected_count(), look_ns, fault_ns }
+        let (pages, look_ns, fault_ns) = (self.protected_count(), self.look, protected_fault_ns());
+        match self.search_ns() {
+            0 => Reason::SeldomWritten { pages, look_ns, fault_ns },
+            search_ns => Reason::SeldomWrittenSearched { pages, look_ns, fault_ns, search_ns },
+        }
+    }
+
+    /// Whether pages that return after they were protected could be found by a search for nothing else.
+    pub(crate) fn could_find_lifted(&self, pages: &SlotPages) -> bool {
+        self.protection.could_watch(pages)
+    }
+
+    /// Whether as many searches for lifted protection, and the faults of the pages that they have
+    /// found, cost no more than searches of all pages, and discards, did before pages were protected.
+    pub(crate) fn search_pays(&self, searches: u32, found: u64) -> bool {
+        let Some(search_all) = self.search_all else { return true };
+        let each = |search: u32, page: u32| {
+            u64::from(searches) * u64::from(search) + found * u64::from(page)
+        };
+        let restored = protected_fault_ns() + self.look + self.look / 2;
+        each(self.search, restored) <= each(search_all, fault_ns())
+    }
+
+    /// What a search for them takes that each reset needs of a run that wrote some; 0 where page
+    /// faults show them.
+    fn search_ns(&self) -> u32 {
+        if counts_faults_in_memory() { 0 } else { self.search }
     }
 
     /// Chooses for how long pages are kept.
@@ -47,8 +72,13 @@ impl DirtySet {
     /// What pages cost as they are kept now.
     fn costs(&self) -> PageCosts {
         match self.protection.is_on() {
-            true => PageCosts { look: self.look, away: protected_fault_ns(), restores: true },
-            false => PageCosts { look: self.look, away: fault_ns(), restores: false },
+            true => PageCosts {
+                look: self.look,
+                away: protected_fault_ns(),
+                restores: true,
+                search: self.search_ns(),
+            },
+            false => PageCosts { look: self.look, away: fault_ns(), restores: false, search: 0 },
         }
     }
 
@@ -162,5 +192,24 @@ impl DirtySet {
         let each = ranges.iter().flat_map(|range| range.clone().step_by(PAGE_SIZE as usize));
         each.for_each(|page| self.protection.add_protected(page));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::pagemap::{Finder, Method};
+    use crate::pages::budget::Budget;
+    use crate::strategy::protection::ProtectionUse;
+
+    #[test]
+    fn a_search_pays_where_it_takes_less_than_that_of_all_pages_did() {
+        let finder = Finder::new(Method::Read).unwrap();
+        let mut dirty = DirtySet::new(finder, 0, &Budget::default(), ProtectionUse::Off);
+        assert!(dirty.search_pays(1, 1), "it is tried");
+        (dirty.search, dirty.search_all) = (4_000, Some(100_000));
+        assert!(dirty.search_pays(16, 16));
+        (dirty.search, dirty.search_all) = (100_000, Some(2_000));
+        assert!(!dirty.search_pays(16, 16));
     }
 }
