@@ -54,6 +54,8 @@ struct ArrivingProgram {
     place: Option<PlaceOfArrival>,
     /// A record that need not be on the disk yet.
     noted: Option<ArrivingRecord>,
+    /// It was forgotten.
+    is_gone: bool,
 }
 
 impl Arrivals {
@@ -87,10 +89,20 @@ impl Arrivals {
             }
             None => (MigrationTarget::new(migration), from),
         };
-        let (ahead, warm, slots, changes, place, noted) = <_>::default();
+        let (ahead, warm, slots, changes, place, noted, is_gone) = <_>::default();
         let offer = offer.clone();
-        let arriving =
-            ArrivingProgram { target, from, offer, ahead, warm, slots, changes, place, noted };
+        let arriving = ArrivingProgram {
+            target,
+            from,
+            offer,
+            ahead,
+            warm,
+            slots,
+            changes,
+            place,
+            noted,
+            is_gone,
+        };
         let (is_left, program) = (AtomicBool::new(false), Mutex::new(arriving));
         let arriving = Arc::new(ProgramArrival { is_left, program });
         all.insert(migration, Arc::clone(&arriving));
@@ -101,30 +113,43 @@ impl Arrivals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, migration: MigrationId) {
-        self.lock().remove(&migration);
+    /// It is no more. Who waits for its lock finds that out, and looks for the one that follows.
+    fn forget(
+        &self,
+        migration: MigrationId,
+        arrival: &Arc<ProgramArrival>,
+        arriving: &mut ArrivingProgram,
+    ) {
+        arriving.is_gone = true;
+        let mut all = self.lock();
+        if all.get(&migration).is_some_and(|known| Arc::ptr_eq(known, arrival)) {
+            all.remove(&migration);
+        }
+        // Others do not wait until pages are given back.
+        drop(all);
+        (arriving.place, arriving.slots, arriving.warm, arriving.ahead) = <_>::default();
     }
 
     /// How many there are, and of how many pages are in slots already.
     #[cfg(test)]
     fn count(&self) -> (usize, usize) {
-        let all = self.lock();
+        let all: Vec<_> = self.lock().values().cloned().collect();
         let has_slots = |arriving: &&Arc<ProgramArrival>| arriving.lock().slots.is_some();
-        (all.len(), all.values().filter(has_slots).count())
+        (all.len(), all.iter().filter(has_slots).count())
     }
 
     /// The connection of its source is gone: what was not handed over does not come.
     pub(super) fn left(&self, migration: MigrationId) {
-        let mut all = self.lock();
-        let Some(arriving) = all.get(&migration) else { return };
-        // Before it is looked at: who works on it looks at this when that is done.
-        arriving.is_left.store(true, Ordering::SeqCst);
-        let is_bound = match arriving.program.try_lock() {
-            Ok(arriving) => arriving.target.state() == TargetState::HandedOver,
-            Err(_) => true,
-        };
-        if !is_bound {
-            all.remove(&migration);
+        let Some(arrival) = self.lock().get(&migration).cloned() else { return };
+        arrival.is_left.store(true, Ordering::SeqCst);
+        self.give_up(migration, &arrival);
+    }
+
+    /// Gives back what its source has left, unless it is worked on: who does that gives it up then.
+    fn give_up(&self, migration: MigrationId, arrival: &Arc<ProgramArrival>) {
+        let Ok(mut arriving) = arrival.program.try_lock() else { return };
+        if arriving.target.state() != TargetState::HandedOver {
+            self.forget(migration, arrival, &mut arriving);
         }
     }
 }
@@ -192,31 +217,50 @@ pub(super) fn step(
     message: MigrationMessage,
     changes: Option<(Vec<u8>, ComingGroups)>,
 ) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
-    let migration = message.migration;
-    let arrival = match node.arrivals().find(node, peer, offer, migration) {
-        Ok(arrival) => arrival,
-        Err(why) => return (Err(why), None),
-    };
-    let mut arriving = arrival.lock();
-    if arriving.from != peer {
-        return (Err("this program is on its way from another node".to_owned()), None);
+    let mut changes = changes;
+    loop {
+        let arrival = match node.arrivals().find(node, peer, offer, message.migration) {
+            Ok(arrival) => arrival,
+            Err(why) => return (Err(why), None),
+        };
+        if let Some(done) = step_of(node, &arrival, peer, &message, &mut changes) {
+            return done;
+        }
     }
-    arriving.changes = changes;
-    let outcome = arriving.step(node, message);
+}
+
+/// As [`step`], of the program that was found; `None` if that was forgotten meanwhile.
+fn step_of(
+    node: &ProgramNode,
+    arrival: &Arc<ProgramArrival>,
+    peer: PublicKey,
+    message: &MigrationMessage,
+    changes: &mut Option<(Vec<u8>, ComingGroups)>,
+) -> Option<(Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>)> {
+    let mut arriving = arrival.lock();
+    if arriving.is_gone {
+        return None;
+    }
+    if arriving.from != peer {
+        return Some((Err("this program is on its way from another node".to_owned()), None));
+    }
+    arriving.changes = changes.take();
+    let outcome = arriving.step(node, message.clone());
+    let noted = arriving.noted.take();
     // What is settled is in the records, and what has failed begins anew.
     let is_settled = matches!(
         arriving.target.state(),
         TargetState::Idle | TargetState::Own | TargetState::Declined
     );
-    let (state, noted) = (arriving.target.state(), arriving.noted.take());
-    // Whoever says now that its source is gone finds that nothing is done.
-    drop(arriving);
-    // Nobody else would give its pages back.
-    let is_given_up = arrival.is_left.load(Ordering::SeqCst) && state != TargetState::HandedOver;
-    if is_settled || is_given_up || outcome.is_err() {
-        node.arrivals().forget(migration);
+    if is_settled || outcome.is_err() {
+        node.arrivals().forget(message.migration, arrival, &mut arriving);
     }
-    (outcome, noted)
+    // Whoever says from now on that its source is gone finds that nothing is done.
+    drop(arriving);
+    if arrival.is_left.load(Ordering::SeqCst) {
+        node.arrivals().give_up(message.migration, arrival);
+    }
+    Some((outcome, noted))
 }
 
 fn cannot_keep(error: std::io::Error) -> String {

@@ -169,10 +169,11 @@ impl QuicLink {
 
     /// Takes more of the peer before it was read.
     pub(super) fn take_in_bulk(&mut self) {
-        // The peer learns of it with what is sent next.
-        self.connection.set_receive_window(VarInt::from_u32(config::BULK));
+        // Who connects takes more than that already.
         if let QuicPort::Shared { inbound, .. } = &self.port {
             inbound.hold_more();
+            // The peer learns of it with what is sent next.
+            self.connection.set_receive_window(VarInt::from_u32(config::BULK));
         }
     }
 

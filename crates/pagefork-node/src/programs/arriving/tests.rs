@@ -190,7 +190,22 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
     assert!(matches!(way.step(3, step), MigrationStep::AheadHere { .. }));
     assert_eq!(way.count(), (0, 0), "its source has gone meanwhile");
-    drop(arriving);
+    // A step that has waited for the lock does not go on in what was forgotten, which holds nothing.
+    let arrivals = way.target.arrivals();
+    assert!(arriving.lock().is_gone && arriving.lock().slots.is_none());
+    assert!(arriving.lock().place.is_none());
+    assert!(matches!(way.send_ahead(3), MigrationStep::AheadHere { .. }));
+    let message = MigrationMessage {
+        migration: MigrationId([3; 16]),
+        epoch: 0,
+        step: MigrationStep::Withdraw,
+    };
+    let stale = step_of(&way.target, &arriving, key().public(), &message, &mut None);
+    assert!(stale.is_none());
+    // Nor does it take the one that followed with it.
+    arrivals.forget(MigrationId([3; 16]), &arriving, &mut arriving.lock());
+    assert_eq!(way.count(), (1, 1));
+    way.step(3, MigrationStep::Withdraw);
 
     // Something else is handed over than what is there, or nothing that is.
     assert!(matches!(way.send_ahead(4), MigrationStep::AheadHere { .. }));
