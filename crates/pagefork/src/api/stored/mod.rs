@@ -828,11 +828,11 @@ fn modules(
 /// machine made it. What is damaged, or cannot be read, is to be noticed, and not replaced.
 fn is_made_anew(error: &Error) -> bool {
     use CodeImageError::{OtherCompiler, OtherFormat, OtherMachine};
-    match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(ImageError::NotFound { .. }), _) => true,
-        (_, Some(OtherFormat { .. } | OtherCompiler(_) | OtherMachine { .. })) => true,
-        _ => false,
-    }
+    let is_missing = |error: &ImageError| matches!(error, ImageError::NotFound { .. });
+    let is_of_others = |error: &CodeImageError| {
+        matches!(error, OtherFormat { .. } | OtherCompiler(_) | OtherMachine { .. })
+    };
+    error.downcast_ref().is_some_and(is_missing) || error.downcast_ref().is_some_and(is_of_others)
 }
 
 /// Whether the code is missing or not fit, and not something in the way of reading it.
