@@ -112,7 +112,20 @@ pub enum NodeError {
         image: ContentHash,
         /// Why not, and what to do.
         why: String,
+        /// The module that code could be made of, and that who was asked has not kept.
+        module: Option<ContentHash>,
     },
+    /// None of several that may have an image gives it.
+    #[error("nobody gives image {image}{}", told(tried))]
+    Nowhere {
+        /// The image.
+        image: ContentHash,
+        /// Who was asked, in this order, and what came of it.
+        tried: Vec<(String, NodeError)>,
+    },
+    /// This node itself has failed, such as its store: it is not for want of who has an image.
+    #[error(transparent)]
+    OwnFailure(Box<NodeError>),
     /// The fetch was stopped by this side.
     #[error("the pages are not fetched any more: this node has stopped it")]
     Stopped,
@@ -156,19 +169,41 @@ pub enum NodeError {
 impl NodeError {
     /// Whether it is about who was asked, so that another holder may do what this one does not.
     pub(crate) fn is_of_peer(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Io { .. }
-                | Self::Handshake { .. }
-                | Self::Version { .. }
-                | Self::Refused { .. }
-                | Self::NotAllowed { .. }
-                | Self::Malformed(_)
-                | Self::OtherImage { .. }
-                | Self::Protocol(_)
-                | Self::Lost { .. }
-                | Self::PlaceLost { .. }
-        )
+            | Self::Handshake { .. }
+            | Self::Version { .. }
+            | Self::Refused { .. }
+            | Self::NotAllowed { .. }
+            | Self::Malformed(_)
+            | Self::OtherImage { .. }
+            | Self::Protocol(_)
+            | Self::Lost { .. }
+            | Self::PlaceLost { .. }
+            | Self::Nowhere { .. } => true,
+            Self::CodeRefused { module, .. } => module.is_some(),
+            // Of what it has sent: failures of this node's store say so.
+            Self::Image(error) => matches!(
+                error,
+                ImageError::Damaged(_)
+                    | ImageError::NotAnImage
+                    | ImageError::Version { .. }
+                    | ImageError::NotSigned { .. }
+                    | ImageError::NotFound { .. }
+            ),
+            Self::OwnFailure(_)
+            | Self::Stopped
+            | Self::NotDone { .. }
+            | Self::Output(_)
+            | Self::Elsewhere { .. }
+            | Self::Parted { .. } => false,
+        }
+    }
+
+    /// Makes an error of this node's system one that says what was tried.
+    pub(crate) fn own(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |error| Self::OwnFailure(Box::new(Self::Io { action, error }))
     }
 
     /// Makes an error of the system one that says what was tried.
@@ -176,6 +211,11 @@ impl NodeError {
         let action = action.into();
         move |error| Self::Io { action, error }
     }
+}
+
+/// Who was asked, and what came of it.
+fn told(tried: &[(String, NodeError)]) -> String {
+    tried.iter().map(|(holder, error)| format!("; {holder}: {error}")).collect()
 }
 
 /// How long a node waits for a peer.

@@ -1,6 +1,7 @@
 //! A connection with another node whose reads and writes wait, and end in time.
 
 use std::io::{self, Read, Write};
+use std::time::Instant;
 
 use pagefork_image::PublicKey;
 
@@ -40,6 +41,14 @@ impl Channel {
         match self {
             Self::Tls(channel) => channel.lift_deadline(),
             Self::Quic(channel) => channel.lift_deadline(),
+        }
+    }
+
+    /// From now on it ends then, too, however much comes or goes.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        match self {
+            Self::Tls(channel) => channel.set_deadline(deadline),
+            Self::Quic(channel) => channel.set_deadline(deadline),
         }
     }
 

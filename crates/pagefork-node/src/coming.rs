@@ -1,5 +1,6 @@
 //! Images whose pages come, by whom they come of and their hashes: starts of the same one share what comes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
@@ -104,8 +105,8 @@ impl ComingImages {
         signers: &TrustedKeys,
         options: &StartOptions,
     ) -> Result<SharedImage, NodeError> {
-        let coming = self.coming();
-        let source = ImageSource { peer, own, name, images, signers, options, coming };
+        let (coming, found) = (self.coming(), Cell::default());
+        let source = ImageSource { peer, own, name, images, signers, options, coming, found };
         match self.start_of(&source) {
             // What comes of others is not shared: it is the exception.
             Err(error) if error.is_of_peer() => source.start_elsewhere(error).map(shared),

@@ -1,12 +1,14 @@
 //! The side of a running node: it takes an image in before it goes on with what is in it.
 
-use std::io::{self, ErrorKind, Write};
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagefork_image::{
-    ContentHash, ImageError, ImageHead, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageStore, Manifest, PublicKey, SecretKey, StoredCode,
+    StoredImage, TrustedKeys,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection};
@@ -21,6 +23,10 @@ use crate::tls::channel::{TimedSocket, TlsChannel};
 
 /// Bytes of a signature with its key.
 const SIGNATURE_SIZE: usize = 96;
+
+/// Bytes a second that come of a node at the very least: slower ones are left, since whoever starts the same image
+/// waits for them.
+const LEAST_RATE: u64 = 16 << 10;
 
 /// A memory node, as one that connects to it knows it. [`MemoryServer`](crate::MemoryServer) has an
 /// example.
@@ -41,7 +47,7 @@ pub struct MemoryPeer {
 /// [`NodeError::Io`] if the peer cannot be reached or is silent for too long;
 /// [`NodeError::Handshake`] if one of the two does not know the other; [`NodeError::Refused`] if
 /// it has no such image; [`NodeError::Image`] if none of `signers` has signed the image, or what
-/// came is not what it is said to be; [`NodeError::Malformed`] and [`NodeError::OtherImage`] if
+/// came is not what it is said to be; [`NodeError::OwnFailure`] if `images` refuses it; [`NodeError::Malformed`] and [`NodeError::OtherImage`] if
 /// the peer talks nonsense. What the store has then that it had not before is signed and without a
 /// name, so that collection removes it.
 ///
@@ -59,8 +65,32 @@ pub fn fetch_image(
     fetch_checked(peer, own, name, images, signers, times, None)
 }
 
-/// What is to be said against an image before it travels.
-pub(crate) type HeadCheck<'a> = &'a dyn Fn(&ImageHead) -> Result<(), NodeError>;
+/// What is to be said of an image before it travels.
+pub(crate) trait HeadCheck {
+    /// Modules without which it cannot run here; `is_here` says whether all of the image is here already. Somebody who
+    /// is trusted has signed it.
+    ///
+    /// # Errors
+    /// What is to be said against it.
+    fn needed_modules(
+        &self,
+        image: ContentHash,
+        manifest: &Manifest,
+        is_here: bool,
+    ) -> Result<NeededModules, NodeError>;
+
+    /// That a module is missing which the node that has the image has not kept.
+    fn refused(&self, image: ContentHash, manifest: &Manifest, module: ContentHash) -> NodeError;
+}
+
+/// Modules that an image needs.
+#[derive(Debug, Default)]
+pub(crate) struct NeededModules {
+    /// What is here: collection spares it as long as this is kept.
+    pub(crate) held: Vec<StoredCode>,
+    /// What is still to come.
+    pub(crate) missing: BTreeSet<ContentHash>,
+}
 
 /// The same, but for an image against which something is to be said: then its head has come and nothing
 /// else.
@@ -74,7 +104,7 @@ pub(crate) fn fetch_checked(
     images: &ImageStore,
     signers: &TrustedKeys,
     times: &NodeTimes,
-    check: Option<HeadCheck<'_>>,
+    check: Option<&dyn HeadCheck>,
 ) -> Result<StoredImage, NodeError> {
     let mut channel = reach(peer, own, Protocol::Images, times)?;
     let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
@@ -92,26 +122,81 @@ pub(crate) fn fetch_checked(
         return Err(NodeError::OtherImage { wanted: asked, found: wanted });
     }
     let here = here(images, wanted, signers)?;
-    if let Some(check) = check.filter(|_| here.is_none()) {
-        let talk = || NodeError::io(format!("get the head of an image of node {}", peer.address));
-        let asked = Wish::Head.write(&mut channel).and_then(|()| channel.flush());
-        asked.map_err(talk())?;
-        let limits = images.limits();
-        let manifest = message::read_blob(&mut channel, limits.manifest_size).map_err(talk())?;
-        let signatures_max = limits.signatures.saturating_mul(SIGNATURE_SIZE) as u64;
-        let signatures = message::read_blob(&mut channel, signatures_max).map_err(talk())?;
-        if let Err(why) = check(&ImageHead::decode(wanted, manifest, signatures, limits)?) {
-            // Who does not hear it notices when the connection is gone.
-            let _ = Wish::Nothing.write(&mut channel).and_then(|()| channel.flush());
-            return Err(why);
+    let mut held = Vec::new();
+    if let Some(check) = check {
+        let mut agree = || match &here {
+            Some(image) => {
+                let manifest = image.chain().tip().manifest();
+                let needed = check.needed_modules(wanted, manifest, true)?;
+                take_modules(&mut channel, peer, (wanted, manifest), images, times, needed, check)
+            }
+            None => {
+                let head = take_head(&mut channel, peer, wanted, images)?;
+                // Whoever gives the image decides who has signed it: nothing is done in its name before.
+                if !head.signers().iter().any(|signer| signers.contains(signer)) {
+                    let signatures = head.signers().len();
+                    return Err(ImageError::NotSigned { image: wanted, signatures }.into());
+                }
+                let manifest = head.manifest();
+                let needed = check.needed_modules(wanted, manifest, false)?;
+                take_modules(&mut channel, peer, (wanted, manifest), images, times, needed, check)
+            }
+        };
+        match agree() {
+            Ok(modules) => held = modules,
+            Err(why) => {
+                // Who does not hear it notices when the connection is gone.
+                let _ = Wish::Nothing.write(&mut channel).and_then(|()| channel.flush());
+                return Err(why);
+            }
         }
     }
     let wish = if here.is_some() { Wish::Nothing } else { Wish::Stream };
     let said = wish.write(&mut channel).and_then(|()| channel.flush());
     said.map_err(NodeError::io(format!("ask node {}", peer.address)))?;
-    match here {
+    let image = match here {
         Some(image) => Ok(image),
-        None => receive(channel, wanted, images, signers),
+        None => receive(channel, peer, wanted, images, signers),
+    };
+    // The image that is here now has them spared.
+    drop(held);
+    image
+}
+
+fn take_head(
+    channel: &mut Channel,
+    peer: &MemoryPeer,
+    image: ContentHash,
+    images: &ImageStore,
+) -> Result<ImageHead, NodeError> {
+    let talk = || NodeError::io(format!("get the head of an image of node {}", peer.address));
+    let asked = Wish::Head.write(channel).and_then(|()| channel.flush());
+    asked.map_err(talk())?;
+    let limits = images.limits();
+    let manifest = message::read_blob(channel, limits.manifest_size).map_err(talk())?;
+    let signatures_max = limits.signatures.saturating_mul(SIGNATURE_SIZE) as u64;
+    let signatures = message::read_blob(channel, signatures_max).map_err(talk())?;
+    Ok(ImageHead::decode(image, manifest, signatures, limits)?)
+}
+
+/// What comes of a node in several parts, none of which may trickle.
+struct ComingParts<'a> {
+    channel: &'a mut Channel,
+    until: Instant,
+}
+
+impl<'a> ComingParts<'a> {
+    fn begin(channel: &'a mut Channel, times: &NodeTimes) -> Self {
+        let until = Instant::now() + times.handshake;
+        channel.set_deadline(until);
+        Self { channel, until }
+    }
+
+    fn next(&mut self, size_max: u64) -> io::Result<Vec<u8>> {
+        let size = message::read_size(self.channel, size_max)?;
+        self.until += Duration::from_millis(size.saturating_mul(1000) / LEAST_RATE);
+        self.channel.set_deadline(self.until);
+        message::read_bytes(self.channel, size)
     }
 }
 
@@ -124,7 +209,7 @@ pub(crate) fn reach(
 ) -> Result<Channel, NodeError> {
     let deadline = Instant::now() + times.handshake;
     let config = identity::client_config(own, peer.key, protocol).map_err(io::Error::other);
-    let config = config.map_err(NodeError::io("use this node's key"))?;
+    let config = config.map_err(NodeError::own("use this node's key"))?;
     let channel = match Transport::of(&peer.address) {
         (Transport::Tls, place) => reach_by_tls(peer, place, config, deadline, times)?,
         (Transport::Quic, place) => {
@@ -176,7 +261,8 @@ fn reach_by_tls(
 
 /// Takes the code images that an image needs into `images`, from the node that has the image, unless
 /// they are here. Nothing of it counts but what has the hashes that `head` names; that it is signed
-/// was checked when the head [was opened](crate::RemoteImage::open).
+/// was checked when the head [was opened](crate::RemoteImage::open). Collection spares them as long as what is returned
+/// is kept.
 ///
 /// # Errors
 /// As of [`fetch_image`].
@@ -190,66 +276,109 @@ pub fn fetch_code(
     head: &ImageHead,
     images: &ImageStore,
     times: &NodeTimes,
-) -> Result<(), NodeError> {
+) -> Result<Vec<StoredCode>, NodeError> {
     let needed = head.manifest().codes();
-    let mut missing = Vec::new();
-    for hash in &needed {
-        match images.load_code(*hash) {
-            Ok(_) => {}
-            Err(ImageError::NotFound { .. }) => missing.push(*hash),
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let NeededModules { mut held, mut missing } = known(images, needed.iter().copied())?;
     if missing.is_empty() {
-        return Ok(());
+        return Ok(held);
     }
     let mut channel = open_image(peer, own, head.hash(), times)?;
     let talk = || NodeError::io(format!("get code of node {}", peer.address));
     let said = Wish::Code.write(&mut channel).and_then(|()| channel.flush());
     said.map_err(talk())?;
-    channel.lift_deadline();
+    let mut parts = ComingParts::begin(&mut channel, times);
     for wanted in needed {
-        let bytes = message::read_blob(&mut channel, images.limits().code_size).map_err(talk())?;
+        let bytes = parts.next(images.limits().code_size).map_err(talk())?;
         match ContentHash::of(&bytes) {
             found if found != wanted => return Err(NodeError::OtherImage { wanted, found }),
-            _ if missing.contains(&wanted) => drop(images.save_code(&bytes)?),
+            _ if missing.remove(&wanted) => held.push(images.save_code(&bytes).map_err(own_store)?),
             _ => {}
         }
     }
-    Ok(())
+    Ok(held)
 }
 
-/// Takes these modules of an image into `images`, from the node that has the image, as far as it has kept them. Nothing
-/// counts but what has the hashes that `head` names. Returns those that it has not kept.
+/// What a store has of what is kept beside images.
+pub(crate) fn known(
+    images: &ImageStore,
+    hashes: impl Iterator<Item = ContentHash>,
+) -> Result<NeededModules, NodeError> {
+    let mut known = NeededModules::default();
+    for hash in hashes {
+        match images.load_code(hash) {
+            Ok(code) => known.held.push(code),
+            Err(ImageError::NotFound { .. }) => {
+                known.missing.insert(hash);
+            }
+            Err(error) => return Err(own_store(error)),
+        }
+    }
+    Ok(known)
+}
+
+/// Takes the modules that an image needs into `images`, from the node that has the image, as far as it has kept them.
+/// Nothing counts but what has the hashes that `head` names, and whoever is trusted has signed that.
 ///
 /// # Errors
-/// As of [`fetch_image`].
+/// As of [`fetch_image`]; what is said of one that it has not kept.
 pub(crate) fn fetch_modules(
     peer: &MemoryPeer,
     own: &SecretKey,
     head: &ImageHead,
     images: &ImageStore,
     times: &NodeTimes,
-    mut missing: Vec<ContentHash>,
-) -> Result<Vec<ContentHash>, NodeError> {
+    needed: NeededModules,
+    check: &dyn HeadCheck,
+) -> Result<Vec<StoredCode>, NodeError> {
+    if needed.missing.is_empty() {
+        return Ok(needed.held);
+    }
     let mut channel = open_image(peer, own, head.hash(), times)?;
+    let image = (head.hash(), head.manifest());
+    let held = take_modules(&mut channel, peer, image, images, times, needed, check)?;
+    // It has all of it, whether it hears that or not.
+    let said = Wish::Nothing.write(&mut channel).and_then(|()| channel.flush());
+    let _ = said.and_then(|()| channel.read(&mut [0]));
+    Ok(held)
+}
+
+/// As [`fetch_modules`], by a connection on which something else is asked for afterwards.
+fn take_modules(
+    channel: &mut Channel,
+    peer: &MemoryPeer,
+    (image, manifest): (ContentHash, &Manifest),
+    images: &ImageStore,
+    times: &NodeTimes,
+    needed: NeededModules,
+    check: &dyn HeadCheck,
+) -> Result<Vec<StoredCode>, NodeError> {
+    let NeededModules { mut held, mut missing } = needed;
+    if missing.is_empty() {
+        return Ok(held);
+    }
     let talk = || NodeError::io(format!("get modules of node {}", peer.address));
-    let said = Wish::Modules.write(&mut channel).and_then(|()| Wish::Nothing.write(&mut channel));
-    said.and_then(|()| channel.flush()).map_err(talk())?;
-    channel.lift_deadline();
-    for wanted in head.manifest().modules() {
-        let bytes = message::read_blob(&mut channel, images.limits().code_size).map_err(talk())?;
+    let said = Wish::Modules.write(channel).and_then(|()| channel.flush());
+    said.map_err(talk())?;
+    let mut parts = ComingParts::begin(channel, times);
+    for wanted in manifest.modules() {
+        let bytes = parts.next(images.limits().code_size).map_err(talk())?;
         match ContentHash::of(&bytes) {
             _ if bytes.is_empty() => {}
             found if found != wanted => return Err(NodeError::OtherImage { wanted, found }),
-            _ if missing.contains(&wanted) => {
-                images.save_code(&bytes)?;
-                missing.retain(|hash| *hash != wanted);
-            }
+            _ if missing.remove(&wanted) => held.push(images.save_code(&bytes).map_err(own_store)?),
             _ => {}
         }
     }
-    Ok(missing)
+    channel.set_deadline(Instant::now() + times.handshake);
+    match missing.first() {
+        Some(module) => Err(check.refused(image, manifest, *module)),
+        None => Ok(held),
+    }
+}
+
+/// That the store of this node refuses something, which no other node can help.
+pub(crate) fn own_store(error: ImageError) -> NodeError {
+    NodeError::OwnFailure(Box::new(error.into()))
 }
 
 /// Connects to a node that has an image, and names it: what is wanted of it is still to be said.
@@ -297,7 +426,7 @@ pub(crate) fn here(
     let image = match images.load(hash) {
         Ok(image) => image,
         Err(ImageError::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(own_store(error)),
     };
     let tip = image.chain().tip();
     // Whoever says what a name means would else choose among all that is here.
@@ -308,7 +437,7 @@ pub(crate) fn here(
         match images.load_code(code) {
             Ok(_) => {}
             Err(ImageError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(own_store(error)),
         }
     }
     Ok(Some(image))
@@ -316,16 +445,46 @@ pub(crate) fn here(
 
 fn receive(
     mut channel: Channel,
+    peer: &MemoryPeer,
     wanted: ContentHash,
     images: &ImageStore,
     signers: &TrustedKeys,
 ) -> Result<StoredImage, NodeError> {
     channel.lift_deadline();
-    let mut received = images.import_signed(channel, signers)?;
+    let mut stream = NotedReader { input: channel, failed: None };
+    let mut received = match images.import_signed(&mut stream, signers) {
+        Ok(received) => received,
+        Err(error) => {
+            return Err(match (stream.failed, error) {
+                (Some(error), _) => {
+                    NodeError::io(format!("get an image of node {}", peer.address))(error)
+                }
+                // The stream came, and the system did not let it in.
+                (None, error @ ImageError::Io { .. }) => own_store(error),
+                (None, error) => error.into(),
+            });
+        }
+    };
     let last = received.pop().ok_or(NodeError::Malformed("a stream without an image"))?;
     match last.hash() {
         hash if hash == wanted => Ok(last),
         found => Err(NodeError::OtherImage { wanted, found }),
+    }
+}
+
+/// Notes why nothing more came, which is another thing than what is wrong with what came.
+struct NotedReader<R> {
+    input: R,
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Read for NotedReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.input.read(into).map_err(|error| {
+            let again = io::Error::new(error.kind(), error.to_string());
+            self.failed = Some(error);
+            again
+        })
     }
 }
 

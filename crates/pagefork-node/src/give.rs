@@ -157,6 +157,13 @@ impl<'a> PageGiver<'a> {
     }
 }
 
+impl Drop for PageGiver<'_> {
+    /// Its connection is over.
+    fn drop(&mut self) {
+        self.leases.part(self.holder);
+    }
+}
+
 /// The time by both clocks.
 pub(crate) fn now() -> Moment {
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());

@@ -63,6 +63,7 @@ pub(crate) mod here;
 pub(crate) mod give;
 /// A connection on which both sides speak whenever they want to.
 pub(crate) mod duplex;
+mod elsewhere;
 /// Who connects.
 pub(crate) mod leases;
 /// Images of which somebody wants to know how far they were read.

@@ -116,12 +116,22 @@ pub(crate) fn write_blob(
 
 /// Reads what [`write_blob`] has written.
 pub(crate) fn read_blob(input: &mut impl Read, size_max: u64) -> io::Result<Vec<u8>> {
+    let size = read_size(input, size_max)?;
+    read_bytes(input, size)
+}
+
+/// Reads how many bytes follow.
+pub(crate) fn read_size(input: &mut impl Read, size_max: u64) -> io::Result<u64> {
     let mut size = [0; 8];
     input.read_exact(&mut size)?;
-    let size = u64::from_le_bytes(size);
-    if size > size_max {
-        return Err(malformed("more bytes than are allowed"));
+    match u64::from_le_bytes(size) {
+        size if size <= size_max => Ok(size),
+        _ => Err(malformed("more bytes than are allowed")),
     }
+}
+
+/// Reads so many bytes.
+pub(crate) fn read_bytes(input: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
     // What was announced takes no memory before it comes.
     let mut bytes = Vec::new();
     match input.take(size).read_to_end(&mut bytes)? as u64 == size {

@@ -432,7 +432,8 @@ impl Shared {
             send_head(&mut channel, &image)?;
             wish = Wish::read(&mut channel).map_err(talk())?;
         }
-        if wish == Wish::Modules {
+        let sends_modules = wish == Wish::Modules;
+        if sends_modules {
             self.send_modules(&mut channel, &image)?;
             wish = Wish::read(&mut channel).map_err(talk())?;
         }
@@ -440,6 +441,8 @@ impl Shared {
             Wish::Head | Wish::Modules => {
                 return Err(NodeError::Malformed("what was sent is wanted again"));
             }
+            // Who said it early has not got all yet.
+            Wish::Nothing if sends_modules => return channel.end().map(|()| None).map_err(talk()),
             Wish::Nothing => return Ok(None),
             Wish::Stream => self.send(&mut channel, peer, &image)?,
             Wish::Code => self.send_code(&mut channel, &image)?,
@@ -469,6 +472,7 @@ impl Shared {
 
     /// Sends the modules of an image, in the order in which its manifest names them: nothing for one that was not kept.
     fn send_modules(&self, channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+        channel.lift_deadline();
         for hash in image.chain().tip().manifest().modules() {
             let sent = match self.images.load_code(hash) {
                 Ok(module) => {

@@ -1,5 +1,6 @@
 //! The side of a running node that starts instances of an image before its pages are here.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
@@ -12,14 +13,16 @@ use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
 use pagefork_image::{
-    ContentHash, ImageError, ImageHead, ImageReader, ImageStore, Manifest, ReadAt, SecretKey,
-    StoredCode, StoredImage, TrustedKeys, copy_image,
+    ContentHash, ImageHead, ImageReader, ImageStore, Manifest, ReadAt, SecretKey, StoredCode,
+    StoredImage, TrustedKeys,
 };
 use pagefork_postcopy::FetchPlan;
 
 use crate::base::NodeError;
-use crate::fetch::{self, HeadCheck, MemoryPeer, fetch_checked, fetch_code, fetch_modules};
-use crate::place::{ImagePlace, PageHolder, fetch_from_place};
+use crate::fetch::{
+    self, HeadCheck, MemoryPeer, NeededModules, fetch_checked, fetch_code, fetch_modules,
+};
+use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
 /// Between two looks whether pages that come from another node are still needed.
@@ -86,7 +89,8 @@ pub struct StartOptions {
     /// How long pages are waited for.
     pub times: PageTimes,
     /// Other nodes, and object stores, that have the image or will have it: they are asked, one after
-    /// the other, when the first one is lost, also before anything has come of it, if the image is wanted by its hash.
+    /// the other, when the one before is lost or does not give what it should, also before anything has come of it, if
+    /// the image is wanted by its hash or its head is here.
     /// Of what they give counts what the image's tree proves, so they need not be trusted.
     pub others: Vec<PageHolder>,
     /// Whether modules whose code cannot run here are compiled when the image is
@@ -254,7 +258,8 @@ impl ComingImage {
 ///
 /// # Errors
 /// As of [`fetch_image`](crate::fetch_image) and [`RemoteImage::open`]; [`NodeError::CodeRefused`] before
-/// code and pages come.
+/// code and pages come; [`NodeError::Nowhere`] if others were asked as well, with what came of each;
+/// [`NodeError::OwnFailure`] if this node's store or system refuses something.
 ///
 /// # Examples
 ///
@@ -312,7 +317,8 @@ pub fn start_image(
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
     let coming = Vec::new();
-    let source = ImageSource { peer, own, name, images, signers, options, coming };
+    let found = Cell::default();
+    let source = ImageSource { peer, own, name, images, signers, options, coming, found };
     match source.start() {
         Err(error) if error.is_of_peer() => source.start_elsewhere(error),
         started => started,
@@ -329,6 +335,8 @@ pub(crate) struct ImageSource<'a> {
     pub(crate) options: &'a StartOptions,
     /// Images that come to this process, which may be like this one.
     pub(crate) coming: Vec<Weak<IncompleteImage>>,
+    /// What the name means, once somebody who is trusted has signed that.
+    pub(crate) found: Cell<Option<ContentHash>>,
 }
 
 /// An image of which the head is here.
@@ -344,62 +352,11 @@ impl OpenedImage {
 }
 
 impl ImageSource<'_> {
-    fn start(&self) -> Result<FoundImage, NodeError> {
+    pub(crate) fn start(&self) -> Result<FoundImage, NodeError> {
         match self.open(true)? {
             Some(opened) => self.go_on(opened),
             None => self.whole(),
         }
-    }
-
-    /// Has another holder give what this one does not, for which `failed` is the reason. A name means something at the
-    /// first one alone.
-    pub(crate) fn start_elsewhere(&self, failed: NodeError) -> Result<FoundImage, NodeError> {
-        let Ok(image) = self.name.parse::<ContentHash>() else { return Err(failed) };
-        for (number, holder) in (1..).zip(&self.options.others) {
-            (self.options.observe)(&StartEvent::Elsewhere { image, error: &failed, holder });
-            let others = self.options.others[number..].to_vec();
-            // A token is for the first one.
-            let options = &StartOptions { others, token: Vec::new(), ..self.options.clone() };
-            let coming = self.coming.clone();
-            let found = match holder {
-                PageHolder::Node(peer) => ImageSource { peer, options, coming, ..*self }.start(),
-                PageHolder::Place(place) => self.whole_from(place, image).map(FoundImage::Here),
-            };
-            match found {
-                Err(error) if error.is_of_peer() => {}
-                found => return found,
-            }
-        }
-        Err(failed)
-    }
-
-    /// Gets all of it out of an object store.
-    fn whole_from(&self, place: &ImagePlace, image: ContentHash) -> Result<StoredImage, NodeError> {
-        if let Some(image) = fetch::here(self.images, image, self.signers)? {
-            return Ok(image);
-        }
-        let lost = |error: ImageError| {
-            let (place, why) = (place.to_string(), error.to_string());
-            NodeError::PlaceLost { image, place, why }
-        };
-        let chain = place.images.open_chain(image).map_err(lost)?;
-        let tip = chain.tip();
-        if tip.hash() != image {
-            let found = tip.hash();
-            return Err(NodeError::OtherImage { wanted: image, found });
-        }
-        if !tip.signers().iter().any(|signer| self.signers.contains(signer)) {
-            let signatures = tip.signers().len();
-            return Err(ImageError::NotSigned { image, signatures }.into());
-        }
-        let modules = self.wanted_modules(image, tip.manifest())?;
-        if let Some(module) =
-            modules.into_iter().find(|module| place.images.open_code(*module).is_err())
-        {
-            return Err(self.refused(image, tip.manifest(), module));
-        }
-        copy_image(&*place.images, self.images, image).map_err(lost)?;
-        Ok(self.images.load(image)?)
     }
 
     /// Gets the head, and, if `certain`, what the plan says of the groups that come with it. `None` of
@@ -417,7 +374,10 @@ impl ImageSource<'_> {
             plan,
             options.times,
         ) {
-            Ok(remote) => Ok(Some(OpenedImage { remote, head_time: began.elapsed() })),
+            Ok(remote) => {
+                self.found.set(Some(remote.head().hash()));
+                Ok(Some(OpenedImage { remote, head_time: began.elapsed() }))
+            }
             // A delta, or nothing: who gives images whole says which.
             Err(NodeError::Refused { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -427,10 +387,8 @@ impl ImageSource<'_> {
     /// Gets all of it.
     pub(crate) fn whole(&self) -> Result<FoundImage, NodeError> {
         let Self { peer, own, name, images, signers, options, .. } = self;
-        let check = |head: &ImageHead| self.check_code(head);
-        let check = Some(&check as HeadCheck<'_>);
         let times = &options.times.node;
-        let image = fetch_checked(peer, own, name, images, signers, times, check);
+        let image = fetch_checked(peer, own, name, images, signers, times, Some(self));
         image.map(FoundImage::Here)
     }
 
@@ -440,17 +398,15 @@ impl ImageSource<'_> {
         let StartOptions { plan, times, others, keep, recall, look_here, observe, .. } = options;
         let OpenedImage { mut remote, head_time } = opened;
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
-            if options.compiles {
-                self.check_code(remote.head())?;
-            }
+            self.take_modules(remote.head(), true)?;
             return Ok(FoundImage::Here(image));
         }
         // Before anything else travels.
         let began = Instant::now();
-        self.check_code(remote.head())?;
+        let mut code = self.take_modules(remote.head(), false)?;
         let check_time = began.elapsed();
         let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
-        let action = NodeError::io("make room for the pages of an image");
+        let action = NodeError::own("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;
         if !image.runs_incomplete() {
             return self.whole();
@@ -465,11 +421,8 @@ impl ImageSource<'_> {
         }
         // First, since nothing runs without it: pages would share the line with it.
         let began = Instant::now();
-        fetch_code(peer, own, remote.head(), images, &times.node)?;
+        code.extend(fetch_code(peer, own, remote.head(), images, &times.node)?);
         let code_time = check_time + began.elapsed();
-        let manifest = remote.head().manifest();
-        let beside = [manifest.codes(), manifest.modules()].concat();
-        let code = beside.into_iter().filter_map(|hash| images.load_code(hash).ok()).collect();
         let is_over = Arc::<AtomicBool>::default();
         let sink = Arc::new_cyclic(|this| ImagePages {
             this: Weak::clone(this),
@@ -491,54 +444,43 @@ impl ImageSource<'_> {
         Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
     }
 
-    /// Whether code of an image can run here, or be made here: modules that are needed for that come.
+    /// What is needed to make code of, if the image's own cannot run here.
     ///
     /// # Errors
     /// [`NodeError::CodeRefused`], before anything else has travelled.
-    fn check_code(&self, head: &ImageHead) -> Result<(), NodeError> {
+    fn take_modules(&self, head: &ImageHead, is_here: bool) -> Result<Vec<StoredCode>, NodeError> {
         let Self { peer, own, images, options, .. } = self;
-        let wanted = self.wanted_modules(head.hash(), head.manifest())?;
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let missing = fetch_modules(peer, own, head, images, &options.times.node, wanted)?;
-        match missing.first() {
-            Some(module) => Err(self.refused(head.hash(), head.manifest(), *module)),
-            None => Ok(()),
-        }
+        let needed = self.needed_modules(head.hash(), head.manifest(), is_here)?;
+        fetch_modules(peer, own, head, images, &options.times.node, needed, self)
     }
+}
 
-    /// The modules without which nothing of an image runs here, and that are not here.
-    fn wanted_modules(
+impl HeadCheck for ImageSource<'_> {
+    fn needed_modules(
         &self,
         image: ContentHash,
         manifest: &Manifest,
-    ) -> Result<Vec<ContentHash>, NodeError> {
-        let needed = match self.options.compiles {
+        is_here: bool,
+    ) -> Result<NeededModules, NodeError> {
+        self.found.set(Some(image));
+        let modules = match self.options.compiles {
             true => IncompleteImage::modules_to_compile(manifest),
+            // Whoever loads it says what is wrong with it.
+            false if is_here => Ok(Vec::new()),
             false => IncompleteImage::check_code(manifest).map(|()| Vec::new()),
         };
-        let needed = needed.map_err(|why| {
+        let modules = modules.map_err(|why| {
             let why = format!("{why:#}");
-            NodeError::CodeRefused { image, why }
+            NodeError::CodeRefused { image, why, module: None }
         })?;
-        let mut wanted = Vec::new();
-        for module in needed {
-            match self.images.load_code(module) {
-                Ok(_) => {}
-                Err(ImageError::NotFound { .. }) => wanted.push(module),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(wanted)
+        fetch::known(self.images, modules.into_iter())
     }
 
-    /// Its code cannot run here, and nobody has its module.
     fn refused(&self, image: ContentHash, manifest: &Manifest, module: ContentHash) -> NodeError {
         let code = IncompleteImage::check_code(manifest);
         let why = code.err().map_or_else(String::new, |why| format!("{why:#}; "));
         let why = format!("{why}module {module} is neither here nor kept where the image is");
-        NodeError::CodeRefused { image, why }
+        NodeError::CodeRefused { image, why, module: Some(module) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pagefork::image::{
-    ContentHash, ImageDraft, ImageStore, PageRuns, SavedCode, SecretKey, TrustedKeys,
+    ContentHash, ImageDraft, ImageLimits, ImageStore, PageRuns, SavedCode, SecretKey, TrustedKeys,
 };
 use pagefork::{
     Engine, Linker, LoadOptions, Memory, MemoryType, Module, Result, SaveOptions, Snapshot, Store,
@@ -42,12 +42,16 @@ struct Holder {
 
 impl Holder {
     fn new(name: &str) -> Self {
+        Self::at("127.0.0.1:0", name)
+    }
+
+    fn at(address: &str, name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compiling-{name}"));
         let _ = std::fs::remove_dir_all(&path);
         let images = ImageStore::open(&path).unwrap();
         let mut options = ServeOptions::new(key(1));
         options.access = Arc::new(|_| true);
-        let server = MemoryServer::bind("127.0.0.1:0", images.clone(), options).unwrap();
+        let server = MemoryServer::bind(address, images.clone(), options).unwrap();
         let peer = MemoryPeer { address: server.address().to_string(), key: key(1).public() };
         std::thread::spawn(move || server.run());
         Self { path, images, peer }
@@ -65,20 +69,23 @@ impl Drop for Holder {
 }
 
 fn save(images: &ImageStore, keeps_module: bool) -> ContentHash {
+    save_module(images, &binary(), keeps_module)
+}
+
+fn save_module(images: &ImageStore, binary: &[u8], keeps_module: bool) -> ContentHash {
     let engine = Engine::default();
     let mut store = Store::new(&engine, ());
     let memory = Memory::new(&mut store, MemoryType::new(100, None)).unwrap();
     let mut linker = Linker::new(&engine);
     linker.define(&mut store, "host", "memory", memory).unwrap();
-    let binary = binary();
-    let module = Module::new(&engine, &binary).unwrap();
+    let module = Module::new(&engine, binary).unwrap();
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let fill = instance.get_typed_func::<(), ()>(&mut store, "fill").unwrap();
     fill.call(&mut store, ()).unwrap();
     let signers = [key(3)];
     let mut options = SaveOptions::new().sign_with(&signers);
     if keeps_module {
-        options = options.keep_module(&binary);
+        options = options.keep_module(binary);
     }
     let image = store.snapshot().unwrap().save(images, options).unwrap();
     images.set_name("own", image).unwrap();
@@ -221,8 +228,159 @@ fn what_is_compiled_has_to_be_the_module_of_the_image() {
 
 /// Nobody listens there.
 fn lost() -> MemoryPeer {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    MemoryPeer { address: socket.local_addr().unwrap().to_string(), key: key(9).public() }
+    MemoryPeer { address: "127.0.0.1:1".to_owned(), key: key(9).public() }
+}
+
+/// The image of [`of_other_machines`] with a delta on it, signed by this key.
+fn delta(images: &ImageStore, signer: &SecretKey) -> ContentHash {
+    let parent = images.load(of_other_machines(images)).unwrap();
+    let mut manifest = parent.chain().tip().manifest().clone();
+    // Signatures are not in the hash.
+    manifest.wasi = signer.public().as_bytes().to_vec();
+    let pages = PageRuns::new(vec![Vec::new(); manifest.instances.len()]);
+    let draft = parent.chain().delta(manifest, &pages).unwrap();
+    let hash = images.save(draft.sign_with(std::slice::from_ref(signer))).unwrap().hash();
+    images.set_name("delta", hash).unwrap();
+    hash
+}
+
+#[test]
+fn modules_come_under_a_trusted_signature_or_not_at_all() {
+    let (there, here) = (Holder::new("strange-there"), Holder::new("strange-here"));
+    save(&there.images, true);
+    let compiles = StartOptions { compiles: true, ..StartOptions::default() };
+    delta(&there.images, &key(8));
+    let error = start_at(&there.peer, "delta", &here.images, &compiles).unwrap_err();
+    assert!(error.to_string().contains("none of its 1 signatures"), "{error}");
+    assert_eq!(here.codes(), 0, "a stranger has filled the store");
+    // Of who is trusted they come, though the image comes whole.
+    delta(&there.images, &key(3));
+    let found = start_at(&there.peer, "delta", &here.images, &compiles).unwrap();
+    assert!(matches!(found, FoundImage::Here(_)));
+    assert!(here.images.load_code(ContentHash::of(&binary())).is_ok());
+    // And again, if the image is here and they are not.
+    let module = here.path.join("code").join(ContentHash::of(&binary()).to_string());
+    std::fs::remove_file(&module).unwrap();
+    drop(start_at(&there.peer, "delta", &here.images, &compiles).unwrap());
+    assert!(module.exists());
+}
+
+/// A module of some MiB comes from a node, whatever it is reached by.
+#[test]
+fn modules_come_to_their_end() {
+    for address in ["127.0.0.1:0", "quic://127.0.0.1:0"] {
+        let (there, here) = (Holder::at(address, "large-there"), Holder::new("large-here"));
+        // A section of its own, with a name of four bytes.
+        let mut large = binary();
+        large.extend_from_slice(&[0, 0x85, 0x80, 0x80, 0x02, 4]);
+        large.extend_from_slice(b"much");
+        large.resize(large.len() + (4 << 20), 7);
+        save_module(&there.images, &large, true);
+        of_other_machines(&there.images);
+        let compiles = StartOptions { compiles: true, ..StartOptions::default() };
+        let found = start_at(&there.peer, "other", &here.images, &compiles).unwrap();
+        assert_eq!(far(&found, &here.images).unwrap(), (FAR, 1));
+        whole(found);
+    }
+}
+
+#[test]
+fn code_of_an_image_that_comes_is_spared_though_the_image_is_not_kept() {
+    let (there, here) = (Holder::new("spared-there"), Holder::new("spared-here"));
+    save(&there.images, true);
+    of_other_machines(&there.images);
+    let options = StartOptions { compiles: true, keep: false, ..StartOptions::default() };
+    let found = start_at(&there.peer, "other", &here.images, &options).unwrap();
+    here.images.collect().unwrap();
+    assert_eq!(far(&found, &here.images).unwrap(), (FAR, 1));
+}
+
+#[test]
+fn code_that_is_damaged_is_noticed_and_not_made_anew() {
+    let there = Holder::new("damaged");
+    let image = there.images.load(save(&there.images, true)).unwrap();
+    let code = image.chain().tip().manifest().codes()[0];
+    let path = there.path.join("code").join(code.to_string());
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let error = far(&FoundImage::Here(image), &there.images).unwrap_err();
+    assert!(format!("{error:#}").contains("damaged"), "{error:#}");
+    // What is not there at all is made.
+    std::fs::remove_file(&path).unwrap();
+    let image = there.images.load(there.images.find("own").unwrap()).unwrap();
+    assert_eq!(far(&FoundImage::Here(image), &there.images).unwrap(), (FAR, 1));
+}
+
+/// The same image without its signatures, which its hash does not cover, at another holder.
+fn unsigned_copy(of: &ImageStore, image: ContentHash, to: &ImageStore) {
+    let image = of.load(image).unwrap();
+    let mut runs: Vec<Vec<(u64, Vec<u8>)>> = Vec::new();
+    let mut manifest = image.chain().tip().manifest().clone();
+    for (number, instance) in manifest.instances.iter_mut().enumerate() {
+        let spans = instance.spans.iter().map(|span| {
+            let mut bytes = vec![0; span.size as usize];
+            image.chain().read(number, span.start, &mut bytes).unwrap();
+            (span.start, bytes)
+        });
+        runs.push(spans.collect());
+    }
+    let copy = to.save(ImageDraft::new(manifest, &PageRuns::new(runs))).unwrap();
+    assert_eq!(copy.hash(), image.hash());
+    to.set_name("own", copy.hash()).unwrap();
+}
+
+#[test]
+fn who_does_not_give_what_it_should_has_the_next_one_asked_and_all_of_them_told() {
+    let (good, bad) = (Holder::new("next-good"), Holder::new("next-bad"));
+    let image = save(&good.images, true);
+    unsigned_copy(&good.images, image, &bad.images);
+    let name = image.to_string();
+    let place = |images: &ImageStore, url: &str| {
+        PageHolder::Place(ImagePlace { url: url.to_owned(), images: Arc::new(images.clone()) })
+    };
+    let strangers =
+        [PageHolder::Node(bad.peer.clone()), place(&bad.images, "file:///without-signatures")];
+    // A holder that has the image and not its code.
+    let codeless = Holder::new("next-codeless");
+    pagefork::image::copy_image(&good.images, &codeless.images, image).unwrap();
+    for code in codeless.images.codes().unwrap() {
+        std::fs::remove_file(codeless.path.join("code").join(code.to_string())).unwrap();
+    }
+    let codeless = place(&codeless.images, "file:///without-code");
+    let others: Vec<_> = strangers.into_iter().chain([codeless]).collect();
+    let here = Holder::new("next-nobody");
+    let options = StartOptions { others: others.clone(), ..StartOptions::default() };
+    let error = start_at(&lost(), &name, &here.images, &options).unwrap_err().to_string();
+    for said in [
+        "node 127.0.0.1:1: cannot reach",
+        &format!("node {}: image {image} comes with", bad.peer.address),
+        "without-signatures: image",
+        "without-code: the object store",
+        "it has not got the image's code",
+    ] {
+        assert!(error.contains(said), "{said:?} is not told: {error}");
+    }
+    let here = Holder::new("next-here");
+    let others = others[..2].iter().cloned().chain([PageHolder::Node(good.peer.clone())]).collect();
+    let options = StartOptions { others, ..StartOptions::default() };
+    let found = start_at(&lost(), &name, &here.images, &options).unwrap();
+    assert_eq!(far(&found, &here.images).unwrap(), (FAR, 0));
+    whole(found);
+}
+
+#[test]
+fn failures_of_the_own_store_have_nobody_else_asked() {
+    let there = Holder::new("own-there");
+    let image = save(&there.images, true);
+    let here = Holder::new("own-here");
+    let limits = ImageLimits { code_size: 10, ..ImageLimits::default() };
+    let small = ImageStore::open_with(&here.path, &limits).unwrap();
+    let url = "file:///images".to_owned();
+    let place = PageHolder::Place(ImagePlace { url, images: Arc::new(there.images.clone()) });
+    let options = StartOptions { others: vec![place.clone(), place], ..StartOptions::default() };
+    let error = start_at(&lost(), &image.to_string(), &small, &options).unwrap_err();
+    assert!(matches!(error, NodeError::OwnFailure(_)), "{error:?}");
 }
 
 #[test]
@@ -248,8 +406,11 @@ fn another_holder_gives_an_image_that_is_wanted_by_its_hash_when_its_node_is_los
         assert_eq!(far(&found, &here.images).unwrap(), (FAR, 0));
         whole(found);
         here.images.verify(image).unwrap();
-        let asked = said.lock().unwrap().iter().filter(|said| said.contains("Elsewhere")).count();
-        assert_eq!(asked, 2, "{:?}", said.lock().unwrap());
+        let said: Vec<_> = said.lock().unwrap().drain(..).collect();
+        let asked: Vec<_> = said.iter().filter(|said| said.contains("Elsewhere")).collect();
+        assert_eq!(asked.len(), 2, "{said:?}");
+        // Each says why the one before it does not give it.
+        assert!(asked[0].contains("reach node") && asked[1].contains("no such image"), "{said:?}");
         // A name means something at the node alone that has it.
         let error = start_at(&lost(), "own", &here.images, &options).unwrap_err();
         assert!(matches!(error, NodeError::Io { .. }), "{error:?}");

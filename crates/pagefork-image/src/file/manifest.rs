@@ -1,5 +1,6 @@
 //! The manifest of an image: what its pages are, and what the host kept beside them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -335,15 +336,11 @@ impl Manifest {
     }
 }
 
-/// Hashes in their order, without those of nothing.
+/// Hashes in their order, without those of nothing. Whoever made a manifest may be a stranger, and it may name very
+/// many.
 fn each_once(hashes: impl Iterator<Item = ContentHash>) -> Vec<ContentHash> {
-    let mut all: Vec<ContentHash> = Vec::new();
-    for hash in hashes {
-        if hash != ContentHash::default() && !all.contains(&hash) {
-            all.push(hash);
-        }
-    }
-    all
+    let mut seen = BTreeSet::new();
+    hashes.filter(|hash| *hash != ContentHash::default() && seen.insert(*hash)).collect()
 }
 
 /// Bytes as one string of them, not as a list of numbers.
@@ -371,5 +368,24 @@ mod byte_string {
             }
         }
         from.deserialize_bytes(ByteString)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looked for one by one in those before them, so many would take hours.
+    #[test]
+    fn hashes_of_a_very_long_manifest_are_told_apart_at_once() {
+        let hash = |number: u32| {
+            let mut bytes = [0; ContentHash::SIZE];
+            bytes[..4].copy_from_slice(&number.to_le_bytes());
+            ContentHash::from_bytes(bytes)
+        };
+        // The first one is that of nothing; each other one comes twice, the second time in another order.
+        let count = 1_000_000;
+        let hashes = (0..count).chain((0..count).rev()).map(hash);
+        assert!(each_once(hashes).into_iter().eq((1..count).map(hash)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use pagefork_image::{ImageDraft, Manifest, PageRuns};
+use pagefork_image::{ImageDraft, Manifest, PageRuns, SavedInstance};
 
 use super::*;
 use crate::strangers::{TRANSPORTS, stranger};
@@ -63,5 +63,79 @@ fn lie(transport: Transport) {
     }
     assert!(here.load(image).is_err(), "nothing came that was asked for");
     assert_eq!(fetch(has(image), stream(image), "counter").unwrap().hash(), image);
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+/// Needs all modules of an image.
+struct NeedsModules;
+
+impl HeadCheck for NeedsModules {
+    fn needed_modules(
+        &self,
+        _: ContentHash,
+        manifest: &Manifest,
+        _: bool,
+    ) -> Result<NeededModules, NodeError> {
+        let missing = manifest.modules().into_iter().collect();
+        Ok(NeededModules { held: Vec::new(), missing })
+    }
+
+    fn refused(&self, image: ContentHash, _: &Manifest, module: ContentHash) -> NodeError {
+        let why = "it is missing".to_owned();
+        NodeError::CodeRefused { image, why, module: Some(module) }
+    }
+}
+
+#[test]
+fn nothing_is_kept_for_a_module_that_has_another_hash() {
+    TRANSPORTS.into_iter().for_each(send_other_modules);
+}
+
+fn send_other_modules(transport: Transport) {
+    let path = std::env::temp_dir().join(format!("pagefork-modules-{}", std::process::id()));
+    let images = ImageStore::open(&path).unwrap();
+    let [node, own] = [1, 2].map(|seed| SecretKey::from_seed([seed; 32]));
+    let module = ContentHash::of(b"module");
+    let instance = SavedInstance { module, ..SavedInstance::default() };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let pages = PageRuns::new(vec![Vec::new()]);
+    let saved = images.save(ImageDraft::new(manifest, &pages)).unwrap();
+    let head = ImageHead::read(saved.chain().tip()).unwrap();
+    let times = NodeTimes { handshake: Duration::from_secs(1), ..NodeTimes::default() };
+    let fetch = |stream: Vec<u8>, trickles: bool| {
+        let has = [&[0], &head.hash().as_bytes()[..]].concat();
+        let peer = stranger(transport, &node, move |mut channel| {
+            message::read_text(&mut channel).unwrap();
+            channel.write_all(&has).and_then(|()| channel.flush()).unwrap();
+            channel.read_exact(&mut [0]).unwrap();
+            let mut sent = channel.write_all(&stream).and_then(|()| channel.flush());
+            // Never silent for long, and never done.
+            while trickles && sent.is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+                sent = channel.write_all(&[7]).and_then(|()| channel.flush());
+            }
+            let _ = channel.end();
+        });
+        let needed = NeedsModules.needed_modules(head.hash(), head.manifest(), false).unwrap();
+        fetch_modules(&peer, &own, &head, &images, &times, needed, &NeedsModules)
+    };
+    let blob = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
+    let other = fetch(blob(b"another module"), false).unwrap_err();
+    assert!(matches!(other, NodeError::OtherImage { wanted, .. } if wanted == module), "{other}");
+    let none = fetch(blob(b""), false).unwrap_err();
+    assert!(matches!(none, NodeError::CodeRefused { .. }), "{none}");
+    let large = fetch(u64::MAX.to_le_bytes().to_vec(), false).unwrap_err();
+    assert!(matches!(large, NodeError::Io { .. }), "{large}");
+    let half = fetch(blob(b"module")[..10].to_vec(), false).unwrap_err();
+    assert!(matches!(half, NodeError::Io { .. }), "{half}");
+    // It is never silent, and would take minutes.
+    let slow = fetch(10_000_u64.to_le_bytes().to_vec(), true).unwrap_err();
+    let NodeError::Io { error, .. } = &slow else { panic!("{slow:?}") };
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(images.codes().unwrap().is_empty());
+    let held = fetch(blob(b"module"), false).unwrap();
+    images.collect().unwrap();
+    assert_eq!((held.len(), images.codes().unwrap()), (1, vec![module]));
+    drop((held, saved));
     std::fs::remove_dir_all(path).unwrap();
 }

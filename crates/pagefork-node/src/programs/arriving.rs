@@ -516,6 +516,15 @@ impl From<NodeError> for TakeFailure {
     fn from(error: NodeError) -> Self {
         let why = error.to_string();
         match error {
+            NodeError::OwnFailure(error) => (*error).into(),
+            // Whoever is there again by then may have it.
+            NodeError::Nowhere { tried, .. } => {
+                let mut tried = tried.into_iter().map(|(_, error)| Self::from(error));
+                match tried.any(|failed| matches!(failed, Self::NotYet(_))) {
+                    true => Self::NotYet(why),
+                    false => Self::Never(why),
+                }
+            }
             NodeError::Io { .. }
             | NodeError::Handshake { .. }
             | NodeError::Version { .. }

@@ -80,6 +80,11 @@ impl QuicChannel {
         self.deadline = None;
     }
 
+    /// From now on it ends then, too.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
     /// Says that nothing follows, and waits until the peer has all.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.link.finish();

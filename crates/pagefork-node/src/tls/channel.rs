@@ -36,6 +36,11 @@ impl TimedSocket {
         self.deadline = None;
     }
 
+    /// From now on it ends then, too.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
     fn time_left(&self) -> io::Result<Duration> {
         let Some(deadline) = self.deadline else { return Ok(self.idle) };
         match deadline.saturating_duration_since(Instant::now()) {
@@ -104,6 +109,11 @@ impl TlsChannel {
     /// From now on only silence ends it.
     pub(crate) fn lift_deadline(&mut self) {
         self.socket.lift_deadline();
+    }
+
+    /// From now on it ends then, too.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.socket.set_deadline(deadline);
     }
 
     /// Says that nothing follows, so that the peer can tell the end from a cut.

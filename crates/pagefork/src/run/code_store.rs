@@ -1,5 +1,7 @@
 //! Code images in a store of images: each once, by its hash.
 
+use std::collections::BTreeSet;
+
 use pagefork_compiler::CpuLevel;
 use pagefork_image::{
     ContentHash, ImageError, ImageStore, Manifest, SavedCode, SavedInstance, StoredCode,
@@ -128,16 +130,24 @@ pub(crate) fn check(manifest: &Manifest) -> Result<()> {
 /// As [`check`], of code that nothing else can take the place of.
 pub(crate) fn to_compile(manifest: &Manifest) -> Result<Vec<ContentHash>> {
     let machine = CpuLevel::of_this_machine()?;
-    let mut modules = Vec::new();
+    let (mut modules, mut seen) = (Vec::new(), BTreeSet::new());
     for instance in &manifest.instances {
         match problem(instance, machine, manifest.has_live_frames()) {
             None => {}
             Some(problem) if !problem.other_code_does => return Err(problem.error),
-            Some(_) if modules.contains(&instance.module) => {}
+            Some(_) if !seen.insert(instance.module) => {}
             Some(_) => modules.push(instance.module),
         }
     }
     Ok(modules)
+}
+
+/// Whether an image says that the code of one of its instances is for better processors than this one, and code made of
+/// its module takes its place.
+pub(crate) fn is_foreign(instance: &SavedInstance, manifest: &Manifest) -> bool {
+    let problem = |machine| problem(instance, machine, manifest.has_live_frames());
+    let found = CpuLevel::of_this_machine().ok().and_then(problem);
+    found.is_some_and(|problem| problem.other_code_does)
 }
 
 /// Why the code of an instance cannot run here.

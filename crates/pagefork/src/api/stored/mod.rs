@@ -777,7 +777,8 @@ fn modules(
     }
     let mut found: Vec<Module> = given.to_vec();
     let mut modules = Vec::with_capacity(record.instances.len());
-    for (instance, saved) in record.instances.iter().zip(&chain.tip().manifest().instances) {
+    let manifest = chain.tip().manifest();
+    for (instance, saved) in record.instances.iter().zip(&manifest.instances) {
         let InstanceOrigin::Module { name, module, code } = &instance.origin else {
             modules.push(None);
             continue;
@@ -789,14 +790,18 @@ fn modules(
         let known = match found.iter().find(is_the_same) {
             Some(known) => known.clone(),
             None => {
-                let loaded = code_store::load(engine, images, *code).or_else(|why| {
-                    let mut why = match is_about_code(&why) {
+                let loaded = code_store::load(engine, images, *code).or_else(|error| {
+                    let mut why = match is_about_code(&error) {
                         true => {
-                            format!("{why:#} (it was made for {} processors)", saved.code.processor)
+                            format!(
+                                "{error:#} (it was made for {} processors)",
+                                saved.code.processor
+                            )
                         }
-                        false => format!("{why:#}"),
+                        false => format!("{error:#}"),
                     };
-                    if let Some(compile) = &mut compile {
+                    let is_made = is_made_anew(&error) || code_store::is_foreign(saved, manifest);
+                    if let Some(compile) = compile.as_mut().filter(|_| is_made) {
                         match code_store::compile(engine, images, *module, &mut **compile) {
                             Err(error) => why = format!("{why}; {error:#}"),
                             Ok(made) if is_the_same(&&made) => return Ok(made),
@@ -817,6 +822,17 @@ fn modules(
         modules.push(Some(known));
     }
     Ok(modules)
+}
+
+/// Whether code is made anew in place of what could not be loaded for this reason: it is missing, or another compiler or
+/// machine made it. What is damaged, or cannot be read, is to be noticed, and not replaced.
+fn is_made_anew(error: &Error) -> bool {
+    use CodeImageError::{OtherCompiler, OtherFormat, OtherMachine};
+    let is_missing = |error: &ImageError| matches!(error, ImageError::NotFound { .. });
+    let is_of_others = |error: &CodeImageError| {
+        matches!(error, OtherFormat { .. } | OtherCompiler(_) | OtherMachine { .. })
+    };
+    error.downcast_ref().is_some_and(is_missing) || error.downcast_ref().is_some_and(is_of_others)
 }
 
 /// Whether the code is missing or not fit, and not something in the way of reading it.

@@ -1,0 +1,133 @@
+//! Other holders of an image: they are asked when the node that it was wanted of does not give it.
+
+use std::cell::Cell;
+use std::io::ErrorKind;
+
+use pagefork_image::{ContentHash, ImageError, StoredImage, copy_image};
+
+use crate::base::NodeError;
+use crate::fetch::{self, HeadCheck, own_store};
+use crate::place::{ImagePlace, PageHolder};
+use crate::start::{FoundImage, ImageSource, StartEvent, StartOptions};
+
+impl ImageSource<'_> {
+    /// Has another holder give what this one does not, for which `failed` is the reason. A name means something at the
+    /// first one alone: it is enough if that has said what it means.
+    pub(crate) fn start_elsewhere(&self, failed: NodeError) -> Result<FoundImage, NodeError> {
+        let wanted = self.name.parse::<ContentHash>().ok().or(self.found.get());
+        let Some(image) = wanted.filter(|_| !self.options.others.is_empty()) else {
+            return Err(failed);
+        };
+        let name = &image.to_string();
+        let mut tried = vec![(format!("node {}", self.peer.address), failed)];
+        for (number, holder) in (1..).zip(&self.options.others) {
+            if let Some((_, error)) = tried.last() {
+                (self.options.observe)(&StartEvent::Elsewhere { image, error, holder });
+            }
+            let others = self.options.others[number..].to_vec();
+            // A token is for the first one.
+            let options = &StartOptions { others, token: Vec::new(), ..self.options.clone() };
+            let (coming, found) = (self.coming.clone(), Cell::default());
+            let started = match holder {
+                PageHolder::Node(peer) => {
+                    ImageSource { peer, name, options, coming, found, ..*self }.start()
+                }
+                PageHolder::Place(place) => self.whole_from(place, image).map(FoundImage::Here),
+            };
+            match started {
+                Err(error) if error.is_of_peer() => tried.push((holder.to_string(), error)),
+                started => return started,
+            }
+        }
+        Err(NodeError::Nowhere { image, tried })
+    }
+
+    /// Gets all of it out of an object store.
+    fn whole_from(&self, place: &ImagePlace, image: ContentHash) -> Result<StoredImage, NodeError> {
+        let lost = |why: String| NodeError::PlaceLost { image, place: place.to_string(), why };
+        let of_place = |error: ImageError| lost(error.to_string());
+        let here = fetch::here(self.images, image, self.signers)?;
+        let chain = match &here {
+            Some(image) => image.chain().clone(),
+            None => place.images.open_chain(image).map_err(of_place)?,
+        };
+        let tip = chain.tip();
+        if tip.hash() != image {
+            let found = tip.hash();
+            return Err(NodeError::OtherImage { wanted: image, found });
+        }
+        if !tip.signers().iter().any(|signer| self.signers.contains(signer)) {
+            let signatures = tip.signers().len();
+            return Err(ImageError::NotSigned { image, signatures }.into());
+        }
+        let needed = self.needed_modules(image, tip.manifest(), here.is_some())?;
+        // Until the image that is here has them spared.
+        let mut held = needed.held;
+        for module in needed.missing {
+            let bytes = match place.images.open_code(module) {
+                Ok(bytes) => bytes,
+                Err(ImageError::NotFound { .. }) => {
+                    return Err(self.refused(image, tip.manifest(), module));
+                }
+                Err(error) => return Err(of_place(error)),
+            };
+            let size = bytes.size().map_err(|error| lost(error.to_string()))?;
+            if size > self.images.limits().code_size {
+                let limit = self.images.limits().code_size;
+                return Err(own_store(ImageError::TooLarge { what: "a module", size, limit }));
+            }
+            let mut module_bytes = vec![0; size as usize];
+            let read = bytes.read_exact_at(&mut module_bytes, 0);
+            read.map_err(|error| lost(error.to_string()))?;
+            if ContentHash::of(&module_bytes) != module {
+                return Err(lost(format!("module {module} has another hash there")));
+            }
+            held.push(self.images.save_code(&module_bytes).map_err(own_store)?);
+        }
+        if let Some(image) = here {
+            return Ok(image);
+        }
+        let copied = copy_image(&*place.images, self.images, image);
+        copied.map_err(|error| match is_of_own_store(&error) {
+            true => own_store(error),
+            false => of_place(error),
+        })?;
+        fetch::here(self.images, image, self.signers)?
+            .ok_or_else(|| lost("it has not got the image's code".to_owned()))
+    }
+}
+
+/// Whether what copies images was stopped by where they go to, and not by where they come from. What only one of the two
+/// can say is known; of all else the next holder may do better.
+fn is_of_own_store(error: &ImageError) -> bool {
+    match error {
+        ImageError::Io { error, .. } => matches!(
+            error.kind(),
+            ErrorKind::StorageFull
+                | ErrorKind::QuotaExceeded
+                | ErrorKind::FileTooLarge
+                | ErrorKind::ReadOnlyFilesystem
+        ),
+        ImageError::TooLarge { .. } | ImageError::StoreRefused { .. } => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_here_is_no_failure_of_who_has_the_image() {
+        let failed = |kind: ErrorKind| {
+            let (action, error) = ("write a file of the store".to_owned(), io::Error::from(kind));
+            is_of_own_store(&ImageError::Io { action, error })
+        };
+        assert!(failed(ErrorKind::StorageFull) && failed(ErrorKind::QuotaExceeded));
+        assert!(!failed(ErrorKind::TimedOut) && !failed(ErrorKind::ConnectionReset));
+        assert!(is_of_own_store(&ImageError::TooLarge { what: "data", size: 2, limit: 1 }));
+        assert!(!is_of_own_store(&ImageError::NotAnImage));
+    }
+}
