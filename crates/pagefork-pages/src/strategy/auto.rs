@@ -125,8 +125,25 @@ impl Auto {
     }
 
     /// Whether few pages that runs wrote for the first time are found without a search of all pages.
-    fn shows_few_new(&self, dirty: &DirtySet, pages: &SlotPages) -> bool {
-        counts_faults_in_memory() || self.protect_wait == 0 && dirty.could_find_lifted(pages)
+    fn shows_few_new(&mut self, dirty: &DirtySet, pages: &SlotPages) -> bool {
+        if counts_faults_in_memory() {
+            return true;
+        }
+        if self.protect_wait > 0 {
+            return false;
+        }
+        let can_find = dirty.could_find_lifted(pages);
+        if !can_find {
+            // What the system refuses is asked for less and less often.
+            self.wait_to_protect();
+        }
+        can_find
+    }
+
+    /// Has pages that were protected be kept as others for some time, twice as long each time.
+    fn wait_to_protect(&mut self) {
+        self.protect_wait = self.protect_retry;
+        self.protect_retry = (self.protect_retry * 2).min(RETRY_MAX);
     }
 
     /// Whether most resets had to search because protected pages returned, more than faults can
@@ -135,14 +152,14 @@ impl Auto {
     fn protects_too_much(&mut self, window: Window, dirty: &DirtySet) -> bool {
         let Window { resets, scans, new, returned, .. } = window;
         self.protect_wait = self.protect_wait.saturating_sub(1);
-        let pays = window.lifted == 0 || dirty.search_pays(window.lifted, window.lifted_pages);
-        if scans == 0 && returned > 0 && window.lifted == 0 {
-            self.protect_retry = RETRY;
-        }
+        let pays = counts_faults_in_memory()
+            || window.lifted == 0
+            || dirty.search_pays(window.lifted, window.lifted_pages);
         let too_much = scans * 2 >= resets && returned > new || !pays;
         if too_much {
-            self.protect_wait = self.protect_retry;
-            self.protect_retry = (self.protect_retry * 2).min(RETRY_MAX);
+            self.wait_to_protect();
+        } else if scans == 0 && returned > 0 {
+            self.protect_retry = RETRY;
         }
         too_much
     }
@@ -156,6 +173,9 @@ impl Auto {
         if self.mode != Resident {
             self.wait = self.wait.saturating_sub(1);
         }
+        let is_ready = self.mode == Scan && may_count && self.wait == 0;
+        let shows_few =
+            is_ready && (1..=FEW_PAGES).contains(&new) && self.shows_few_new(dirty, pages);
         let (mode, reason) = match self.mode {
             // A discard takes the copies that a slot of a branch has, and they are made again.
             Scan if new >= MANY_PAGES && dirty.keeps_nothing() && !pages.has_copies() => {
@@ -163,9 +183,7 @@ impl Auto {
             }
             Scan if !may_count || self.wait > 0 => return,
             Scan if new == 0 => (Resident, Reason::NothingNew { resets }),
-            Scan if new <= FEW_PAGES && self.shows_few_new(dirty, pages) => {
-                (Resident, Reason::FewNew { new })
-            }
+            Scan if shows_few => (Resident, Reason::FewNew { new }),
             Resident if scans * 2 >= resets => (Scan, Reason::ManyScans { scans, resets }),
             Resident if scans == 0 => {
                 self.retry = RETRY;

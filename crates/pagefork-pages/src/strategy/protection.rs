@@ -54,6 +54,11 @@ impl Protection {
         }
     }
 
+    /// Has none be kept under protection again.
+    pub(super) fn forbid(&mut self) {
+        self.use_of = ProtectionUse::Never;
+    }
+
     /// Whether pages are to be kept under protection, as far as it is known that they can.
     pub(super) fn is_on(&self) -> bool {
         self.use_of == ProtectionUse::On && !self.is_refused

@@ -72,6 +72,9 @@ impl Search {
         stack: &mut Stack,
         by: ResetKind,
     ) -> Result<ResetReport, PagesError> {
+        if writers.has_external_for_good() {
+            self.dirty.protect_never();
+        }
         // Also at the first reset by `Auto`: little is to be found in a slot that ran once.
         let counts = counts_faults(by) || self.before.is_some();
         let now = if counts { Some(Faults::now()?) } else { None };
@@ -100,7 +103,7 @@ impl Search {
             }
             _ => false,
         };
-        if !shown && !writers.has_external_for_good() && self.dirty.can_find_lifted() {
+        if !shown && self.dirty.can_find_lifted() {
             self.dirty.find_lifted(pages, stack)?;
             Ok(Searched::Lifted)
         } else if !shown || self.dirty.doubts() {

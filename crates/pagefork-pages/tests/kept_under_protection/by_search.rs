@@ -134,8 +134,11 @@ fn what_is_written_is_found_whoever_writes() {
         slot.note_external_writer(ExternalWriter::ForGood);
         let report = run(&case, &mut slot, (0..3).chain(200..203));
         assert!(report.scanned && !report.lifted, "{report:?}");
-        assert!(report.returned >= 3, "{report:?}");
+        assert_eq!((report.protected, report.returned), (0, 0), "{report:?}");
         case.assert_fresh(&slot, &strategies, "for good");
+        let report = run(&case, &mut slot, 0..3);
+        assert_eq!(report.protected, 0, "{report:?}");
+        case.assert_fresh(&slot, &strategies, "after a run with nothing else");
     });
 }
 

@@ -27,6 +27,15 @@ impl DirtySet {
         }
     }
 
+    /// Has no page be kept under protection from now on, also none that is: somebody writes at any time, also
+    /// between a look and the protection, and perhaps to pages that the kernel has pinned, where nothing lifts it.
+    pub(crate) fn protect_never(&mut self) {
+        self.protection.forbid();
+        if self.protection.count() > 0 {
+            self.keep_unprotected();
+        }
+    }
+
     /// Number of pages that are kept under protection.
     pub(crate) fn protected_count(&self) -> u64 {
         self.protection.count()
