@@ -190,6 +190,7 @@ impl NodeError {
                     | ImageError::Version { .. }
                     | ImageError::NotSigned { .. }
                     | ImageError::NotFound { .. }
+                    | ImageError::TooLarge { .. }
             ),
             Self::OwnFailure(_)
             | Self::Stopped

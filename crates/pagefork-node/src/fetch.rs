@@ -336,7 +336,7 @@ pub(crate) fn fetch_modules(
     let mut channel = open_image(peer, own, head.hash(), times)?;
     let image = (head.hash(), head.manifest());
     let held = take_modules(&mut channel, peer, image, images, times, needed, check)?;
-    // It has all of it, whether it hears that or not.
+    // This side has all of it, whether the other one hears that or not. It ends the connection once it has heard it.
     let said = Wish::Nothing.write(&mut channel).and_then(|()| channel.flush());
     let _ = said.and_then(|()| channel.read(&mut [0]));
     Ok(held)

@@ -63,11 +63,13 @@ pub(crate) mod here;
 pub(crate) mod give;
 /// A connection on which both sides speak whenever they want to.
 pub(crate) mod duplex;
+/// Other holders of an image, once the first one does not give it.
 mod elsewhere;
-/// Who connects.
+/// Images that peers depend on.
 pub(crate) mod leases;
 /// Images of which somebody wants to know how far they were read.
 pub(crate) mod watched;
+/// Who connects.
 mod listen;
 /// Nodes of tests that do what none should.
 #[cfg(test)]

@@ -51,11 +51,11 @@ pub enum StartEvent<'a> {
         /// Why not.
         error: &'a NodeError,
     },
-    /// Who gave its pages is lost, and another one that may have them is asked.
+    /// One that was asked does not give it, and another one that may have it is asked.
     Elsewhere {
         /// The image.
         image: ContentHash,
-        /// Why it is lost.
+        /// Why not.
         error: &'a NodeError,
         /// The other one.
         holder: &'a PageHolder,

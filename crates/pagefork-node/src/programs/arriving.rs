@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pagefork::{LoadOptions, SlotsAhead, Snapshot};
 use pagefork_image::{ComingGroups, ContentHash, ImageError, PublicKey, StoredImage};
@@ -121,13 +121,15 @@ impl Arrivals {
         arriving: &mut ArrivingProgram,
     ) {
         arriving.is_gone = true;
+        // Who comes next finds it free.
+        arriving.place = None;
         let mut all = self.lock();
         if all.get(&migration).is_some_and(|known| Arc::ptr_eq(known, arrival)) {
             all.remove(&migration);
         }
         // Others do not wait until pages are given back.
         drop(all);
-        (arriving.place, arriving.slots, arriving.warm, arriving.ahead) = <_>::default();
+        (arriving.slots, arriving.warm, arriving.ahead) = <_>::default();
     }
 
     /// How many there are, and of how many pages are in slots already.
@@ -147,7 +149,11 @@ impl Arrivals {
 
     /// Gives back what its source has left, unless it is worked on: who does that gives it up then.
     fn give_up(&self, migration: MigrationId, arrival: &Arc<ProgramArrival>) {
-        let Ok(mut arriving) = arrival.program.try_lock() else { return };
+        let mut arriving = match arrival.program.try_lock() {
+            Ok(arriving) => arriving,
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         if arriving.target.state() != TargetState::HandedOver {
             self.forget(migration, arrival, &mut arriving);
         }
@@ -305,10 +311,12 @@ impl ArrivingProgram {
                     }
                     Err(why) => TargetInput::Refuse { text: shortened(why) },
                 }),
-                TargetOutput::Ahead { image, .. } => Some(match self.fetch_ahead(node, image) {
-                    Ok(()) => TargetInput::AheadHere(image),
-                    Err(why) => TargetInput::Refuse { text: shortened(why) },
-                }),
+                TargetOutput::Ahead { image, .. } => {
+                    Some(match self.fetch_ahead(node, image, epoch) {
+                        Ok(()) => TargetInput::AheadHere(image),
+                        Err(why) => TargetInput::Refuse { text: shortened(why) },
+                    })
+                }
                 TargetOutput::HandedOver { image, .. } => {
                     Some(match self.prepare(node, image, epoch) {
                         Ok(prepared) => {
@@ -386,7 +394,16 @@ impl ArrivingProgram {
         self.offer.second.iter().filter_map(|second| holder(second).transpose()).collect()
     }
 
-    fn fetch_ahead(&mut self, node: &ProgramNode, image: ContentHash) -> Result<(), String> {
+    fn fetch_ahead(
+        &mut self,
+        node: &ProgramNode,
+        image: ContentHash,
+        epoch: u64,
+    ) -> Result<(), String> {
+        if self.place.is_none() {
+            // It is known of a record alone: slots are of who has a place.
+            self.place = Some(self.would_take(node, epoch)?);
+        }
         let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
         let times = &start.times.node;

@@ -250,7 +250,8 @@ impl RunningNode {
                 ));
             }
             asked.look_up = Some((hash, proof));
-            (asked.spent, asked.cpu) = (spent, cpu);
+            asked.spent = spent;
+            asked.cpu += cpu;
             link.answered();
             match planner.is_present(group) {
                 true => drop(link.asked.remove(&(number, group))),
@@ -264,7 +265,9 @@ impl RunningNode {
         head.verify_group(group, &bytes, &proof).map_err(wrong)?;
         let mut asked = link.asked.remove(&(number, group));
         if let Some(asked) = &mut asked {
-            (asked.spent, asked.cpu) = (spent, cpu);
+            asked.spent = spent;
+            // It may have been said to be here before.
+            asked.cpu += cpu;
         }
         link.answered();
         self.arrived(key, group, bytes, asked, now);

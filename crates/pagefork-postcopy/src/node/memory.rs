@@ -68,8 +68,8 @@ pub enum MemoryInput<'a> {
         group: u64,
         /// Its bytes and proof.
         found: Option<(Vec<u8>, GroupProof)>,
-        /// What a processor was taken for this connection since the last one that was found: reading, encoding and
-        /// sending. Zero, if that is not known.
+        /// How long a processor has worked for this connection since the last answer to a `Read`: reading, encoding
+        /// and sending. Zero, if that is not known.
         cpu: Duration,
     },
     /// The network has taken so many bytes of what was sent.

@@ -214,6 +214,12 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     assert!(matches!(declined, MigrationStep::Declined { .. }), "{declined:?}");
     assert_eq!(way.count(), (0, 0), "it was declined");
     assert!(matches!(way.send_ahead(5), MigrationStep::AheadHere { .. }), "there is room");
+
+    // One whose source was gone is known by its record alone: it has no place, and so no slots.
+    let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
+    let refused = way.step(2, step);
+    assert!(matches!(refused, MigrationStep::Refuse { .. }), "{refused:?}");
+    assert_eq!(way.target.arrivals().count().1, 1);
 }
 
 #[test]
