@@ -731,7 +731,7 @@ impl<T> StoreContextMut<'_, T> {
     /// another one succeeds, and looks at them panic where they cannot fail.
     ///
     /// # Errors
-    /// [`UsageError::ResetIncomplete`] if the last reset has failed.
+    /// [`UsageError::ResetIncomplete`](crate::UsageError::ResetIncomplete) if the last reset has failed.
     ///
     /// # Examples
     ///
