@@ -214,12 +214,18 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     assert!(matches!(declined, MigrationStep::Declined { .. }), "{declined:?}");
     assert_eq!(way.count(), (0, 0), "it was declined");
     assert!(matches!(way.send_ahead(5), MigrationStep::AheadHere { .. }), "there is room");
+}
 
-    // One whose source was gone is known by its record alone: it has no place, and so no slots.
-    let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
-    let refused = way.step(2, step);
+#[test]
+fn a_program_that_is_known_by_its_record_alone_has_no_slots_until_it_has_a_place() {
+    let limits = ProgramLimits { programs: 2, ..ProgramLimits::default() };
+    let way = OnItsWay::new("record", limits);
+    assert!(matches!(way.send_ahead(1), MigrationStep::AheadHere { .. }));
+    way.left(1);
+    assert!(matches!(way.send_ahead(2), MigrationStep::AheadHere { .. }));
+    let refused = way.step(1, MigrationStep::Ahead { image: way.state(), token: Vec::new() });
     assert!(matches!(refused, MigrationStep::Refuse { .. }), "{refused:?}");
-    assert_eq!(way.target.arrivals().count().1, 1);
+    assert_eq!(way.count().1, 1, "the place is of the other one");
 }
 
 #[test]
