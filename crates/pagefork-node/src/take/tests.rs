@@ -30,7 +30,7 @@ enum Lie {
     Silence,
     /// What it sends is no message.
     Nonsense,
-    /// It leaves right behind a group, and another one before it, once, and does as it should after that.
+    /// It leaves right behind a group, once, and does as it should after that.
     Leaves,
     /// It ends the connection right behind the last of the groups that it is asked for.
     Ends,
@@ -48,13 +48,9 @@ fn image() -> ImageReader {
 }
 
 fn liar(transport: Transport, lie: Lie) -> MemoryPeer {
-    liar_until(transport, lie, Arc::default())
-}
-
-/// As [`liar`]; `has_left` says whether it has.
-fn liar_until(transport: Transport, lie: Lie, has_left: Arc<AtomicBool>) -> MemoryPeer {
+    let has_left = AtomicBool::new(false);
     stranger(transport, &SecretKey::from_seed([1; 32]), move |channel| {
-        let leaves = lie == Lie::Leaves && !has_left.load(Ordering::Acquire);
+        let leaves = lie == Lie::Leaves && !has_left.load(Ordering::Relaxed);
         let lie = if lie == Lie::Leaves && !leaves { Lie::Nothing } else { lie };
         let _ = answer(Duplex::new(channel).unwrap(), lie, &has_left);
     })
@@ -64,18 +60,13 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
     let image = image();
     let peer = SecretKey::from_seed([2; 32]).public();
     let mut node = MemoryNode::new(peer, PeerAccess::All, ServeLimits::default(), now());
-    let (mut reads, mut leaves) = (0, false);
+    let mut reads = 0;
     loop {
         let arrived = duplex.receive().ok()?;
         let mut to_do = VecDeque::from(node.handle(MemoryInput::Received(&arrived.bytes), now()));
         while let Some(output) = to_do.pop_front() {
             match output {
-                MemoryOutput::Send { lane, bytes } => {
-                    duplex.push(lane, bytes);
-                    if lie == Lie::Leaves && reads == 1 {
-                        duplex.send().ok()?;
-                    }
-                }
+                MemoryOutput::Send { lane, bytes } => duplex.push(lane, bytes),
                 MemoryOutput::Resolve { image: number, .. } => {
                     let head = Arc::new(ImageHead::read(&image).unwrap());
                     let found = Some(ServedImage { head, certain: Vec::new() });
@@ -93,14 +84,13 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
                         _ => {
                             let cpu = Duration::ZERO;
                             let read = MemoryInput::Read { image: number, group, found, cpu };
-                            let mut said = node.handle(read, now());
+                            to_do.extend(node.handle(read, now()));
                             reads += 1;
-                            if lie == Lie::Leaves && reads == 3 {
+                            if lie == Lie::Leaves && !has_left.swap(true, Ordering::Relaxed) {
                                 // What is no message has it say farewell.
-                                said.extend(node.handle(MemoryInput::Received(&[0xff; 64]), now()));
-                                leaves = true;
+                                let nonsense = MemoryInput::Received(&[0xff; 64]);
+                                to_do.extend(node.handle(nonsense, now()));
                             }
-                            said.into_iter().rev().for_each(|output| to_do.push_front(output));
                         }
                     }
                 }
@@ -112,9 +102,6 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
             return None;
         }
         duplex.send().ok()?;
-        if leaves {
-            has_left.store(true, Ordering::Release);
-        }
         if arrived.is_over {
             return None;
         }
@@ -222,16 +209,9 @@ fn who_begins_to_wait_while_groups_are_put_in_their_places_is_asked_for_at_once(
     }
 }
 
-/// Wants nothing, and notes what comes: the first group once the flag is set, if there is one.
+/// Wants nothing, and notes what comes.
 #[derive(Debug)]
-struct Notes(Mutex<Vec<u64>>, OwnedFd, Option<Arc<AtomicBool>>);
-
-impl Notes {
-    fn new(after: Option<Arc<AtomicBool>>) -> Arc<Self> {
-        let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        Arc::new(Self(Mutex::new(Vec::new()), signal, after))
-    }
-}
+struct Notes(Mutex<Vec<u64>>, OwnedFd);
 
 impl PageSink for Notes {
     fn wanted(&self) -> BorrowedFd<'_> {
@@ -243,12 +223,6 @@ impl PageSink for Notes {
     }
 
     fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
-        let until = Instant::now() + Duration::from_secs(60);
-        while self.2.as_ref().is_some_and(|after| !after.load(Ordering::Acquire))
-            && Instant::now() < until
-        {
-            std::thread::sleep(Duration::from_millis(1));
-        }
         self.0.lock().unwrap().push(group);
         Ok(())
     }
@@ -263,13 +237,11 @@ fn what_came_before_a_connection_ended_is_put_in_its_place() {
     for transport in TRANSPORTS {
         let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
         let own = SecretKey::from_seed([2; 32]);
-        // Groups and the end behind them are here together, over TLS, when the first group is in its place.
-        let has_left = Arc::<AtomicBool>::default();
-        let (peer, plan) =
-            (liar_until(transport, Lie::Leaves, has_left.clone()), FetchPlan::default());
+        let (peer, plan) = (liar(transport, Lie::Leaves), FetchPlan::default());
         let times = PageTimes::default();
         let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
-        let notes = Notes::new(Some(has_left));
+        let notes =
+            Arc::new(Notes(Mutex::new(Vec::new()), eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
         let report = image.fetch_into(notes.clone()).unwrap().join().unwrap();
         assert_eq!(report.connections, 2);
         let mut groups = std::mem::take(&mut *notes.0.lock().unwrap());
@@ -297,7 +269,8 @@ fn what_a_peer_has_said_is_here_is_read_though_it_has_ended_the_connection() {
     let peer = liar(transport, Lie::Ends);
     let mut image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
     image.look_in(&images);
-    let notes = Notes::new(None);
+    let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let notes = Arc::new(Notes(Mutex::new(Vec::new()), signal));
     let report = image.fetch_into(notes.clone()).unwrap().join().unwrap();
     assert_eq!(notes.0.lock().unwrap().len(), 64);
     assert_eq!((report.plan.here, report.connections), (64, 1), "it was asked once");
