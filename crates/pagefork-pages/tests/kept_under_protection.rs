@@ -11,6 +11,8 @@ mod by_search;
 
 use common::*;
 use matrix::*;
+#[cfg(debug_assertions)]
+use pagefork_pages::inject::{Times, with_times};
 use pagefork_pages::{
     Budget, DeltaTracker, ExternalWriter, GrowthKind, Image, Reason, ResetKind, ResetReport, Slot,
     Strategies, StrategyConfig, counts_faults_in_memory, notes_writes,
@@ -27,6 +29,17 @@ fn can_protect() -> bool {
         eprintln!("NOT TESTED: this kernel does not note writes");
     }
     notes_writes()
+}
+
+/// Runs `body` as on a machine on which nothing else runs, so that `Auto` chooses alike each time.
+fn on_an_idle_machine<R>(body: impl FnOnce() -> R) -> R {
+    #[cfg(debug_assertions)]
+    return with_times(
+        Times { fault: 1500, protected_fault: 1000, search: 2000, search_all: 20_000 },
+        body,
+    );
+    #[cfg(not(debug_assertions))]
+    body()
 }
 
 /// A run that writes these pages of the memory, and its reset.
@@ -99,40 +112,42 @@ fn what_a_rare_large_run_wrote_is_not_looked_at_and_copies_nothing_the_next_time
     if !can_protect() {
         return;
     }
-    let case = case();
-    let kinds = [ResetKind::Protect, ResetKind::Auto];
-    // Here faults have to be noted in memory.
-    for kind in kinds.into_iter().filter(|_| counts_faults_in_memory()) {
-        let mut slot = after_a_large_run(&case, kind, 500);
-        for round in 0..3 {
-            for _ in 0..40 {
-                let report = run(&case, &mut slot, 0..1);
-                let looked_at = report.private.unwrap() - report.protected;
-                assert!(looked_at <= 8, "{kind}: {report:?}");
+    on_an_idle_machine(|| {
+        let case = case();
+        let kinds = [ResetKind::Protect, ResetKind::Auto];
+        // Here faults have to be noted in memory.
+        for kind in kinds.into_iter().filter(|_| counts_faults_in_memory()) {
+            let mut slot = after_a_large_run(&case, kind, 500);
+            for round in 0..3 {
+                for _ in 0..40 {
+                    let report = run(&case, &mut slot, 0..1);
+                    let looked_at = report.private.unwrap() - report.protected;
+                    assert!(looked_at <= 8, "{kind}: {report:?}");
+                }
+                let report = run(&case, &mut slot, 0..500);
+                assert!(report.returned >= 490 && report.new <= 9, "{kind}, {round}: {report:?}");
+                assert!(report.protected >= 490, "{kind}: {report:?}");
+                case.assert_fresh(&slot, &strategies(kind), "large");
             }
-            let report = run(&case, &mut slot, 0..500);
-            assert!(report.returned >= 490 && report.new <= 9, "{kind}, {round}: {report:?}");
-            assert!(report.protected >= 490, "{kind}: {report:?}");
-            case.assert_fresh(&slot, &strategies(kind), "large");
+            assert!(slot.resident() >= 490 * PAGE);
+            let choice = slot.strategy();
+            assert_eq!(choice.used, ResetKind::Protect, "{choice}");
+            if kind == ResetKind::Auto {
+                let Reason::SeldomWritten { pages, look_ns, fault_ns } = choice.reason else {
+                    panic!("{choice}")
+                };
+                assert!(pages >= 490 && look_ns > 0 && fault_ns > 0, "{choice}");
+            }
+            // All of it can be given back.
+            slot.discard().unwrap();
+            assert!(slot.resident() <= 64 * PAGE, "{}", slot.resident());
+            case.assert_fresh(&slot, &strategies(kind), "given back");
+            for pages in [500, 1, 500] {
+                run(&case, &mut slot, 0..pages);
+                case.assert_fresh(&slot, &strategies(kind), "after it was given back");
+            }
         }
-        assert!(slot.resident() >= 490 * PAGE);
-        let choice = slot.strategy();
-        assert_eq!(choice.used, ResetKind::Protect, "{choice}");
-        if kind == ResetKind::Auto {
-            let Reason::SeldomWritten { pages, look_ns, fault_ns } = choice.reason else {
-                panic!("{choice}")
-            };
-            assert!(pages >= 490 && look_ns > 0 && fault_ns > 0, "{choice}");
-        }
-        // All of it can be given back.
-        slot.discard().unwrap();
-        assert!(slot.resident() <= 64 * PAGE, "{}", slot.resident());
-        case.assert_fresh(&slot, &strategies(kind), "given back");
-        for pages in [500, 1, 500] {
-            run(&case, &mut slot, 0..pages);
-            case.assert_fresh(&slot, &strategies(kind), "after it was given back");
-        }
-    }
+    });
 }
 
 /// Runs that write few pages, each others: after a while each page takes a short fault, and none is
@@ -142,28 +157,30 @@ fn other_pages_each_time_stay_private() {
     if !can_protect() || !counts_faults_in_memory() {
         return;
     }
-    let case = case();
-    for kind in [ResetKind::Protect, ResetKind::Auto] {
-        for count in [1, 3, 30] {
-            let strategies = strategies(kind);
-            let mut slot = case.spawn(&strategies);
-            let mut random = Random(count);
-            let (mut new, mut returned) = (0, 0);
-            let runs = 6000 / count + 200;
-            for round in 0..runs {
-                let pages: Vec<u64> = (0..count).map(|_| random.below(600)).collect();
-                let report = run(&case, &mut slot, pages.into_iter());
-                if round > runs * 3 / 4 {
-                    (new, returned) = (new + report.new, returned + report.returned);
+    on_an_idle_machine(|| {
+        let case = case();
+        for kind in [ResetKind::Protect, ResetKind::Auto] {
+            for count in [1, 3, 30] {
+                let strategies = strategies(kind);
+                let mut slot = case.spawn(&strategies);
+                let mut random = Random(count);
+                let (mut new, mut returned) = (0, 0);
+                let runs = 6000 / count + 200;
+                for round in 0..runs {
+                    let pages: Vec<u64> = (0..count).map(|_| random.below(600)).collect();
+                    let report = run(&case, &mut slot, pages.into_iter());
+                    if round > runs * 3 / 4 {
+                        (new, returned) = (new + report.new, returned + report.returned);
+                    }
+                    if round % 50 == 0 {
+                        case.assert_fresh(&slot, &strategies, "others");
+                    }
                 }
-                if round % 50 == 0 {
-                    case.assert_fresh(&slot, &strategies, "others");
-                }
+                case.assert_fresh(&slot, &strategies, "others");
+                assert!(new * 10 < returned, "{kind}, {count}: {new} new, {returned} returned");
             }
-            case.assert_fresh(&slot, &strategies, "others");
-            assert!(new * 10 < returned, "{kind}, {count}: {new} new, {returned} returned");
         }
-    }
+    });
 }
 
 /// Runs that write more protected pages than page faults can show: soon those pages are kept as
@@ -173,29 +190,31 @@ fn pages_that_return_too_often_are_protected_no_more() {
     if !can_protect() || !counts_faults_in_memory() {
         return;
     }
-    let case = case();
-    let strategies = strategies(ResetKind::Auto);
-    let mut slot = case.spawn(&strategies);
-    let mut random = Random(7);
-    let mut others = |count: u64| (0..count).map(|_| random.below(900)).collect::<Vec<_>>();
-    for _ in 0..600 {
-        run(&case, &mut slot, others(10).into_iter());
-    }
-    let report = run(&case, &mut slot, others(10).into_iter());
-    assert!(report.protected > 600, "{report:?}");
-    let (mut searches, mut new) = (0, 0);
-    for round in 0..200 {
-        let report = run(&case, &mut slot, others(300).into_iter());
-        case.assert_fresh(&slot, &strategies, &format!("many, {round}"));
-        new += report.new;
-        searches += if round < 100 { 0 } else { u32::from(report.scanned) };
-    }
-    assert!(new < 300, "{new} pages were made private anew");
-    assert!(searches < 50, "{searches} of 100 resets searched");
-    for round in 0..100 {
-        run(&case, &mut slot, others(3).into_iter());
-        case.assert_fresh(&slot, &strategies, &format!("few again, {round}"));
-    }
+    on_an_idle_machine(|| {
+        let case = case();
+        let strategies = strategies(ResetKind::Auto);
+        let mut slot = case.spawn(&strategies);
+        let mut random = Random(7);
+        let mut others = |count: u64| (0..count).map(|_| random.below(900)).collect::<Vec<_>>();
+        for _ in 0..600 {
+            run(&case, &mut slot, others(10).into_iter());
+        }
+        let report = run(&case, &mut slot, others(10).into_iter());
+        assert!(report.protected > 600, "{report:?}");
+        let (mut searches, mut new) = (0, 0);
+        for round in 0..200 {
+            let report = run(&case, &mut slot, others(300).into_iter());
+            case.assert_fresh(&slot, &strategies, &format!("many, {round}"));
+            new += report.new;
+            searches += if round < 100 { 0 } else { u32::from(report.scanned) };
+        }
+        assert!(new < 300, "{new} pages were made private anew");
+        assert!(searches < 50, "{searches} of 100 resets searched");
+        for round in 0..100 {
+            run(&case, &mut slot, others(3).into_iter());
+            case.assert_fresh(&slot, &strategies, &format!("few again, {round}"));
+        }
+    });
 }
 
 /// Once the kernel refuses to protect a page, those that were protected are kept as others.
@@ -266,8 +285,10 @@ fn advise(slot: &Slot, offset: u64, advice: i32) -> bool {
 /// have huge pages.
 #[test]
 fn every_state_of_a_page_by_every_strategy() {
-    let others = fault_strategies(GrowthKind::Mprotect).split_off(1);
-    every_state_of_a_page(ResetKind::ALL.into_iter().map(strategies).chain(others), 0);
+    on_an_idle_machine(|| {
+        let others = fault_strategies(GrowthKind::Mprotect).split_off(1);
+        every_state_of_a_page(ResetKind::ALL.into_iter().map(strategies).chain(others), 0);
+    });
 }
 
 /// Of each strategy, after as many runs that write one page. Returns how many resets searched for

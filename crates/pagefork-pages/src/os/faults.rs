@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::os::error::PagesError;
 use crate::os::fault_ring::{self, Addresses, FaultRing};
 use crate::os::fork::this_process;
-use crate::os::sys;
+use crate::os::{sys, times};
 
 /// Until when the current thread had taken how many page faults in its own code; faults
 /// that the kernel takes for it may be counted too, or not.
@@ -159,6 +159,9 @@ impl Faults {
 /// What it costs to discard a private page and to make it private again, in nanoseconds:
 /// three times a fault at a fresh page, since most pages are read first, and then copied.
 pub(crate) fn fault_ns() -> u32 {
+    if let Some(times) = times::fixed() {
+        return times.fault;
+    }
     fault_ring::fresh_fault_ns()
         .map_or(FAULT, |fresh| fresh.saturating_mul(3).clamp(FAULT_MIN, FAULT_MAX))
 }

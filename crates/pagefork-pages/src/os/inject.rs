@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::os::error::Call;
+pub use crate::os::times::{Times, with_times};
 
 thread_local! {
     static PLAN: Cell<Plan> = const { Cell::new(Plan::Nothing) };

@@ -51,6 +51,8 @@ pub(crate) mod fork;
 /// The maps of this process, as the kernel lists them.
 pub mod procmaps;
 
+/// What faults and searches take, as tests say it.
+pub(crate) mod times;
 /// Makes system calls of the current thread fail: for tests, in builds with debug assertions.
 #[cfg(debug_assertions)]
 pub mod inject;

@@ -91,16 +91,11 @@ pub(crate) fn protect_written(
 ) -> Result<(), CallFailure> {
     let query =
         Query { flags: PROTECT, inverted: 0, all_of: WRITTEN, any_of: 0, reported: WRITTEN };
-    let mut scan = query.arguments(addresses.clone());
-    attempt_or_pretend(Call::Scan, 0, Some(()), || {
-        let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);
-        // SAFETY: the request is of `ScanArguments`, changes the contents of no page, and writes to
-        // the structure alone.
-        match unsafe { libc::ioctl(pagemap, request, &raw mut scan) } {
-            0.. if scan.walk_end == addresses.end => Ok(()),
-            0.. => Err(Errno::AGAIN),
-            _ => Err(last_error()),
-        }
+    let mut arguments = query.arguments(addresses.clone());
+    attempt_or_pretend(Call::Scan, 0, Some(()), || match run(pagemap, &mut arguments) {
+        Ok(_) if arguments.walk_end == addresses.end => Ok(()),
+        Ok(_) => Err(Errno::AGAIN),
+        Err(errno) => Err(errno),
     })
 }
 
@@ -176,19 +171,24 @@ fn scan(
     const ROOM_MIN: usize = 32;
     regions.reserve(ROOM_MIN);
     let room = regions.spare_capacity_mut();
-    let mut scan = ScanArguments {
+    let mut arguments = ScanArguments {
         regions: room.as_mut_ptr().expose_provenance() as u64,
         region_count: room.len() as u64,
         ..query.arguments(addresses.clone())
     };
     attempt_or_pretend(Call::Scan, 0, Some(addresses.end), || {
-        let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);
-        // SAFETY: the request is of `ScanArguments`, changes the contents of no page, and writes at most
-        // `region_count` regions, for which there is room.
-        let count = unsafe { libc::ioctl(pagemap, request, &raw mut scan) };
-        let count = usize::try_from(count).map_err(|_| last_error())?;
+        let count = run(pagemap, &mut arguments)?;
         // SAFETY: the kernel has written `count` regions, as it says.
         unsafe { regions.set_len(regions.len() + count) };
-        Ok(scan.walk_end)
+        Ok(arguments.walk_end)
     })
+}
+
+/// Asks the kernel, which says how many regions it has written where the arguments have room for them.
+fn run(pagemap: BorrowedFd<'_>, arguments: &mut ScanArguments) -> Result<usize, Errno> {
+    let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);
+    // SAFETY: the request is of `ScanArguments`, changes the contents of no page, and writes to the
+    // structure and at most `region_count` regions, for which there is room.
+    let count = unsafe { libc::ioctl(pagemap, request, std::ptr::from_mut(arguments)) };
+    usize::try_from(count).map_err(|_| last_error())
 }

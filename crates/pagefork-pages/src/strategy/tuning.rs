@@ -72,6 +72,9 @@ pub(super) const PROTECTED_GAP: u64 = 256 * PAGE_SIZE;
 /// are looked at by one walk: it looks at some twenty in the time that a call takes.
 pub(super) const UNKNOWN_GAP: u64 = 16 * PAGE_SIZE;
 
+/// So many ranges of them are walked one by one, by two calls each; of more the gaps are walked, too.
+pub(super) const UNKNOWN_RANGES_MAX: usize = 32;
+
 // What a page costs, in nanoseconds.
 
 /// A look at a page, as long as it is not measured, and the bounds of what is believed. This is

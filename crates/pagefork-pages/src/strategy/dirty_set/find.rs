@@ -10,6 +10,7 @@ use crate::os::error::PagesError;
 use crate::os::faults::Faults;
 use crate::os::pagemap::Method;
 use crate::os::pagemap_scan::{SWAPPED, WRITTEN};
+use crate::os::times;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::stack::Stack;
 use crate::strategy::tuning::{AT_ONCE, KEEP_UNCHANGED};
@@ -38,7 +39,8 @@ impl DirtySet {
         self.make_offsets(start);
         self.merge(pages, stack);
         if !self.protection.is_on() {
-            self.search_all = Some(with_measured(self.search_all, begun));
+            let measured = || with_measured(self.search_all, begun);
+            self.search_all = Some(times::fixed().map_or_else(measured, |times| times.search_all));
         }
         debug_assert!(self.pages.is_sorted_by(|low, high| low.page < high.page));
         Ok(())

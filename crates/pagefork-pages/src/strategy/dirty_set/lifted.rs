@@ -9,9 +9,10 @@ use pagefork_layout::page::PAGE_SIZE;
 use super::{Action, DirtyPage, DirtySet, pages_in};
 use crate::os::error::PagesError;
 use crate::os::pagemap_scan::{PageRegion, SWAPPED, WRITTEN};
+use crate::os::times;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::stack::Stack;
-use crate::strategy::tuning::{SEARCH_MAX, SEARCH_MIN, UNKNOWN_GAP};
+use crate::strategy::tuning::{SEARCH_MAX, SEARCH_MIN, UNKNOWN_GAP, UNKNOWN_RANGES_MAX};
 
 /// Invariant of [`DirtySet::find_lifted`]: a page of a slot that is write-protected is as the image.
 /// It was when it was protected ([`Protection`](crate::strategy::protection::Protection)), or it was
@@ -37,7 +38,8 @@ impl DirtySet {
         self.find_unknown(pages, stack)?;
         self.add_found(stack);
         debug_assert!(self.pages.is_sorted_by(|low, high| low.page < high.page));
-        self.search = with_measured(Some(self.search), begun);
+        let measured = || with_measured(Some(self.search), begun);
+        self.search = times::fixed().map_or_else(measured, |times| times.search);
         Ok(())
     }
 
@@ -89,6 +91,7 @@ impl DirtySet {
                 _ => ranges.push(page..page + PAGE_SIZE),
             }
         }
+        join(&mut ranges, pages);
         self.unknown.clear();
         let looked = ranges.iter().try_for_each(|range| self.look_at_unknown(range, pages));
         make_offsets(&mut self.unknown, pages.start() as u64);
@@ -183,6 +186,23 @@ fn pages_outside<'a>(
         let pages = pages_in(region.start.max(stack.end())..region.end.max(stack.end()));
         pages.filter(|&page| !stack.is_link(page)).map(move |page| (page, action))
     })
+}
+
+/// Makes few ranges of many, across ever wider gaps: what lies in a gap is known or protected, or has no
+/// contents, and is found as what it is.
+fn join(ranges: &mut Vec<Range<u64>>, pages: &SlotPages) {
+    let mut gap_max = UNKNOWN_GAP;
+    // Where memories grow by faults, a gap may be none of the slot's.
+    while ranges.len() > UNKNOWN_RANGES_MAX && !pages.any_grows_by_faults() {
+        gap_max *= 4;
+        ranges.dedup_by(|next, last| {
+            let joins = next.start - last.end <= gap_max;
+            if joins {
+                last.end = next.end;
+            }
+            joins
+        });
+    }
 }
 
 /// Turns the addresses that were found into offsets in a slot that starts here.

@@ -4,6 +4,7 @@ use pagefork_layout::page::PAGE_SIZE;
 
 use super::{Action, DirtyPage, DirtySet, RangeCursor};
 use crate::os::fault_ring::thread_time;
+use crate::os::times;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::tuning::{
     DISCARDS_MAX, DOUBT, KEEP_UNCHANGED, LOOK_MAX, LOOK_MIN, LOOK_TIMED, MANY_PAGES, WINDOW,
@@ -36,7 +37,7 @@ impl DirtySet {
         // say nothing of the costs of others.
         let known = self.pages.len() as u64;
         let tells = known >= MANY_PAGES && self.returned * 4 <= known;
-        let timed = self.resets.is_multiple_of(LOOK_TIMED) && tells;
+        let timed = self.resets.is_multiple_of(LOOK_TIMED) && tells && times::fixed().is_none();
         let start = timed.then(thread_time);
         let mut looks = 0;
         let mut cursor = RangeCursor::new(pages.parts());
