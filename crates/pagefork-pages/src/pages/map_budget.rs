@@ -43,6 +43,29 @@ impl MapShare {
         }
         Ok(share)
     }
+
+    /// How many that are.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        self.0
+    }
+
+    /// Takes what is wanted more; never less.
+    ///
+    /// # Errors
+    /// As of [`Self::take`], and the share is as before.
+    pub(crate) fn grow_to(&mut self, maps: u64) -> Result<(), PagesError> {
+        if maps > self.0 {
+            self.0 += std::mem::take(&mut Self::take(maps - self.0)?.0);
+        }
+        Ok(())
+    }
+
+    /// Gives back what is wanted no more.
+    pub(crate) fn shrink_to(&mut self, maps: u64) {
+        TAKEN.fetch_sub(self.0.saturating_sub(maps), Ordering::Relaxed);
+        self.0 = self.0.min(maps);
+    }
 }
 
 impl Drop for MapShare {

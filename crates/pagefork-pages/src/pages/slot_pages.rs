@@ -27,13 +27,15 @@ use crate::pages::zones::{MemorySize, SlotConfig};
 
 use self::absence::wait_for_copies;
 use self::grown::GrowthFiles;
+use self::maps::maps_of;
 pub(crate) use self::served::ImageService;
-use self::served::served_maps;
 
 /// What slots do of whose images pages are absent.
 mod absence;
 /// Slots that are made as another image in place.
 mod advance;
+/// How many kernel maps a slot may have.
+mod maps;
 /// What memories grow by that is emptied at once: files of their own, and pages that are served.
 mod grown;
 /// Pages that get their contents when they are touched.
@@ -41,9 +43,6 @@ mod served;
 /// Ranges that are made zero.
 mod zeroed;
 
-/// Maps that a slot takes, and that each memory behind the first takes.
-const MAPS: u64 = 4;
-const MAPS_FURTHER: u64 = 3;
 /// In how many looks at a slot the length of a file that could be cut short is asked for once.
 const LOOKS_A_LENGTH: u32 = 256;
 
@@ -104,7 +103,7 @@ pub(crate) struct SlotPages {
     /// before the addresses do: another slot that has them is watched by its own.
     watch: Option<FileWatch>,
     pages: SlotSpace,
-    _maps: MapShare,
+    maps: MapShare,
     zones: SlotConfig,
     setup: Setup,
     image: Arc<Image>,
@@ -178,13 +177,7 @@ impl SlotPages {
             image.check_length()?;
         }
         wait_for_copies(image)?;
-        let further = zones.memories.len().saturating_sub(1) as u64;
-        let beside = u64::from(image.is_partly_held());
-        // A file that a memory grows in is a map of its own, and so are pages that are registered.
-        let is_apart = matches!(setup.growth, GrowthKind::Ftruncate | GrowthKind::Fault);
-        let growing = if is_apart { sizes.len() as u64 } else { 0 };
-        let served = if setup.image_service.is_some() { served_maps(&sources, image) } else { 0 };
-        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + growing + served)?;
+        let maps = MapShare::take(maps_of(setup, image, &sources, sizes.len()))?;
         let kind = match setup.small_pages {
             SmallPages::OfMaps => PageKind::Small,
             _ => PageKind::Any,
@@ -196,7 +189,7 @@ impl SlotPages {
             served: None,
             given: 0,
             pages,
-            _maps: maps,
+            maps,
             zones,
             setup,
             image: Arc::clone(image),
@@ -230,6 +223,8 @@ impl SlotPages {
             image.check_length()?;
         }
         wait_for_copies(image)?;
+        let maps = maps_of(self.setup, image, &sources, sizes.len());
+        self.maps.grow_to(maps)?;
         self.condition = Condition::Unfilled;
         for index in 0..self.memories.len() {
             self.bounds.set_memory_size(index, 0);
@@ -243,6 +238,7 @@ impl SlotPages {
         let growth = self.setup.growth;
         self.memories.extend(sizes.iter().map(|size| MemoryState::fresh(size, growth)));
         self.fill()?;
+        self.maps.shrink_to(maps);
         Ok(AllFresh(()))
     }
 

@@ -124,3 +124,40 @@ impl Slot {
         Ok(report)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pagefork_layout::module::{MemoryType, ModuleInfo};
+    use pagefork_layout::page::PAGE_SIZE;
+    use pagefork_layout::slot::{SlotLayout, SlotLimits};
+
+    use super::*;
+    use crate::{ResetKind, StrategyConfig};
+
+    #[test]
+    fn a_slot_that_is_filled_anew_has_its_share_of_kernel_maps_by_the_image_that_it_has() {
+        let memories = vec![MemoryType::new(0, None)];
+        let module = ModuleInfo { memories, ..ModuleInfo::default() };
+        let layout = SlotLayout::new(&module, &SlotLimits::default()).unwrap();
+        // By touches each part of an image that lies apart is a map of its own.
+        let config = StrategyConfig { reset: ResetKind::Fault, ..Default::default() };
+        let strategies = config.check().unwrap();
+        let sizes = [MemorySize { initial: 1 << 20, maximum: 1 << 20 }];
+        let image = |parts: u64| {
+            let extent = layout.base..layout.base + (1 << 20);
+            let parts = (0..parts).map(|part| (layout.base + 4 * part * PAGE_SIZE, &[1, 2, 3][..]));
+            Image::new("parts", extent, parts).unwrap()
+        };
+        let (few, many) = (image(1), image(40));
+        let new = |image| Slot::with_strategies(&layout, image, &sizes, &strategies).unwrap();
+        let mut slot = new(&few);
+        let counts = [new(&few).pages.maps_max(), new(&many).pages.maps_max()];
+        if slot.strategy().used == ResetKind::Fault {
+            assert!(counts[1] >= counts[0] + 39, "{counts:?}");
+        }
+        for (image, count) in [(&many, counts[1]), (&few, counts[0]), (&many, counts[1])] {
+            slot.reset_to(image, &sizes, Owner(1)).unwrap();
+            assert_eq!(slot.pages.maps_max(), count);
+        }
+    }
+}
