@@ -141,20 +141,23 @@ impl Arrivals {
     }
 
     /// The connection of its source is gone: what was not handed over does not come.
-    pub(super) fn left(&self, migration: MigrationId) {
+    pub(super) fn left(&self, node: &ProgramNode, migration: MigrationId) {
         let Some(arrival) = self.lock().get(&migration).cloned() else { return };
         arrival.is_left.store(true, Ordering::SeqCst);
-        self.give_up(migration, &arrival);
+        self.give_up(node, migration, &arrival);
     }
 
     /// Gives back what its source has left, unless it is worked on: who does that gives it up then.
-    fn give_up(&self, migration: MigrationId, arrival: &Arc<ProgramArrival>) {
+    fn give_up(&self, node: &ProgramNode, migration: MigrationId, arrival: &Arc<ProgramArrival>) {
         let mut arriving = match arrival.program.try_lock() {
             Ok(arriving) => arriving,
             Err(TryLockError::Poisoned(left)) => left.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        if arriving.target.state() != TargetState::HandedOver {
+        if matches!(arriving.target.state(), TargetState::Asked | TargetState::Accepted) {
+            // If it is handed over after all, that is recorded anew. What cannot be removed is asked for when
+            // the node is started again.
+            let _ = node.records().forget_arriving(migration);
             self.forget(migration, arrival, &mut arriving);
         }
     }
@@ -264,7 +267,7 @@ fn step_of(
     // Whoever says from now on that its source is gone finds that nothing is done.
     drop(arriving);
     if arrival.is_left.load(Ordering::SeqCst) {
-        node.arrivals().give_up(message.migration, arrival);
+        node.arrivals().give_up(node, message.migration, arrival);
     }
     Some((outcome, noted))
 }
@@ -497,7 +500,7 @@ impl ArrivingProgram {
             return Err(TakeFailure::Never(why.to_owned()));
         }
         let streams = ProgramStreams::of_record(record.streams);
-        let ready = host.of_snapshot(
+        let mut ready = host.of_snapshot(
             &snapshot,
             &wasi,
             &streams,
@@ -505,7 +508,6 @@ impl ArrivingProgram {
             pages,
             self.slots.take(),
         )?;
-        let mut ready = ready;
         let limit = node.options().limits.timeout;
         ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
         let phase = ProgramPhase::Running;

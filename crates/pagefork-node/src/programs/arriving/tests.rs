@@ -153,7 +153,13 @@ impl OnItsWay {
     }
 
     fn left(&self, migration: u8) {
-        self.target.arrivals().left(MigrationId([migration; 16]));
+        self.target.arrivals().left(&self.target, MigrationId([migration; 16]));
+    }
+
+    /// What the target has on the disk of it.
+    fn record(&self, migration: u8) -> Option<ArrivingRecord> {
+        let kept = self.target.records().arriving(MigrationId([migration; 16])).unwrap();
+        kept.map(|(record, _)| record)
     }
 
     /// Programs that are on their way, and those of them that have slots.
@@ -177,8 +183,10 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     assert_eq!(way.count(), (0, 0), "it was withdrawn");
 
     assert!(matches!(way.send_ahead(2), MigrationStep::AheadHere { .. }));
+    assert!(way.record(2).is_some());
     way.left(2);
     assert_eq!(way.count(), (0, 0), "its source is gone");
+    assert!(way.record(2).is_none(), "nothing is left of it");
 
     // While it is worked on, what says so cannot wait.
     assert!(matches!(way.send_ahead(3), MigrationStep::AheadHere { .. }));
@@ -190,6 +198,7 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
     assert!(matches!(way.step(3, step), MigrationStep::AheadHere { .. }));
     assert_eq!(way.count(), (0, 0), "its source has gone meanwhile");
+    assert!(way.record(3).is_none());
     // A step that has waited for the lock does not go on in what was forgotten, which holds nothing.
     let arrivals = way.target.arrivals();
     assert!(arriving.lock().is_gone && arriving.lock().slots.is_none());
@@ -217,11 +226,29 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
 }
 
 #[test]
+fn what_was_decided_stays_recorded_though_its_source_is_gone() {
+    let way = OnItsWay::new("decided", ProgramLimits::default());
+    assert!(matches!(way.send_ahead(1), MigrationStep::AheadHere { .. }));
+    let arriving = Arc::clone(&way.target.arrivals().lock()[&MigrationId([1; 16])]);
+    arriving.is_left.store(true, Ordering::SeqCst);
+    let image = way.state();
+    // It is no image of a program that moves.
+    let declined = way.step(1, MigrationStep::HandOver { image, token: Vec::new() });
+    assert!(matches!(declined, MigrationStep::Declined { .. }), "{declined:?}");
+    way.left(1);
+    assert_eq!(way.count(), (0, 0));
+    assert_eq!(way.record(1).unwrap().target.state, TargetState::Declined, "it may be asked again");
+}
+
+#[test]
 fn a_program_that_is_known_by_its_record_alone_has_no_slots_until_it_has_a_place() {
     let limits = ProgramLimits { programs: 2, ..ProgramLimits::default() };
     let way = OnItsWay::new("record", limits);
     assert!(matches!(way.send_ahead(1), MigrationStep::AheadHere { .. }));
+    let record = way.record(1).unwrap();
     way.left(1);
+    // As another process of the node would have left it.
+    way.target.records().keep_arriving(&record).unwrap();
     assert!(matches!(way.send_ahead(2), MigrationStep::AheadHere { .. }));
     let refused = way.step(1, MigrationStep::Ahead { image: way.state(), token: Vec::new() });
     assert!(matches!(refused, MigrationStep::Refuse { .. }), "{refused:?}");
