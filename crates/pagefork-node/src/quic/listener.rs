@@ -26,6 +26,9 @@ use super::socket::{Datagram, DatagramBuffers, QuicSocket};
 /// and some. Others are lost.
 const WAITING_MAX: usize = 2 << 20;
 
+/// A datagram counts for no less: it is held with what is known of it.
+const WAITING_MIN: usize = 512;
+
 /// As many, of a connection of which more is taken.
 const WAITING_MAX_IN_BULK: usize = config::BULK as usize + (1 << 20);
 
@@ -60,6 +63,18 @@ struct WaitingDatagrams {
     events: Vec<ConnectionEvent>,
     size: usize,
     size_max: usize,
+}
+
+impl WaitingDatagrams {
+    /// Whether there is room for one more, which then has it.
+    fn has_room(&mut self, size: usize) -> bool {
+        let size = self.size + size.max(WAITING_MIN);
+        let fits = size <= self.size_max;
+        if fits {
+            self.size = size;
+        }
+        fits
+    }
 }
 
 /// Who connects, and is not known yet. Dropped, it is refused.
@@ -187,12 +202,11 @@ impl Inbound {
 
     fn push(&self, event: ConnectionEvent, size: usize) {
         let mut waiting = self.lock();
-        if waiting.size + size > waiting.size_max {
+        if !waiting.has_room(size) {
             return;
         }
         let was_empty = waiting.events.is_empty();
         waiting.events.push(event);
-        waiting.size += size;
         if was_empty {
             let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
         }
@@ -261,5 +275,20 @@ impl Drop for QuicCaller {
         let mut answer = Vec::new();
         let transmit = self.shared.lock().endpoint.refuse(incoming, &mut answer);
         self.shared.answer(&transmit, &answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_wait_by_what_holding_them_takes() {
+        let mut waiting = WaitingDatagrams { events: Vec::new(), size: 0, size_max: WAITING_MAX };
+        let small = (0..WAITING_MAX).take_while(|_| waiting.has_room(30)).count();
+        assert_eq!(small, WAITING_MAX / WAITING_MIN);
+        assert!(!waiting.has_room(0));
+        waiting.size = 0;
+        assert!(waiting.has_room(WAITING_MAX) && !waiting.has_room(1));
     }
 }

@@ -6,8 +6,11 @@ use pagefork_pages::inject::{fail_all, fail_nth, record};
 
 use super::*;
 
-/// Runs `body` on a thread whose page faults are counted by a system call.
+/// Runs `body` on a thread whose page faults are counted by a system call, if pages can be protected.
 fn counted_by_a_call(body: impl FnOnce() + Send) {
+    if !can_protect() {
+        return;
+    }
     let refused = || {
         fail_all(Call::WatchFaults, libc::EACCES, || assert!(!counts_faults_in_memory()));
         on_an_idle_machine(body);
@@ -28,9 +31,6 @@ fn with_protected_pages(case: &Case, kind: ResetKind) -> Slot {
 
 #[test]
 fn every_state_of_a_page() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let kinds = [ResetKind::Resident, ResetKind::Protect, ResetKind::Auto];
         let lifted = super::every_state_of_a_page(kinds.into_iter().map(strategies), 40);
@@ -46,9 +46,6 @@ fn every_state_of_a_page() {
 
 #[test]
 fn other_pages_each_time_stay_private() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         for kind in [ResetKind::Protect, ResetKind::Auto] {
@@ -92,9 +89,6 @@ fn other_pages_each_time_stay_private() {
 /// `Auto` compares both searches.
 #[test]
 fn a_search_that_costs_more_than_it_spares_is_given_up() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         let strategies = strategies(ResetKind::Auto);
@@ -122,9 +116,6 @@ fn a_search_that_costs_more_than_it_spares_is_given_up() {
 /// thread, and by the kernel.
 #[test]
 fn what_is_written_is_found_whoever_writes() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         let strategies = strategies(ResetKind::Protect);
@@ -169,9 +160,6 @@ fn what_is_written_is_found_whoever_writes() {
 /// The kernel reports one row for pages of the stack, the link zone and the tables.
 #[test]
 fn a_row_that_begins_deep_in_the_stack_is_found_to_its_end() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         let strategies = strategies(ResetKind::Protect);
@@ -191,9 +179,6 @@ fn a_row_that_begins_deep_in_the_stack_is_found_to_its_end() {
 
 #[test]
 fn pages_far_apart_that_were_read_are_not_looked_at_one_by_one() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         let strategies = strategies(ResetKind::Protect);
@@ -213,9 +198,6 @@ fn pages_far_apart_that_were_read_are_not_looked_at_one_by_one() {
 
 #[test]
 fn runs_without_page_faults_are_not_searched() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         let mut slot = with_protected_pages(&case, ResetKind::Protect);
@@ -227,9 +209,6 @@ fn runs_without_page_faults_are_not_searched() {
 /// Whatever call fails.
 #[test]
 fn after_each_failure_of_a_search_all_is_found() {
-    if !can_protect() {
-        return;
-    }
     counted_by_a_call(|| {
         let case = case();
         let strategies = strategies(ResetKind::Protect);
@@ -263,8 +242,6 @@ fn after_each_failure_of_a_search_all_is_found() {
 #[test]
 fn a_forked_process_restores_all() {
     in_own_process("by_search::a_forked_process_restores_all", || {
-        if can_protect() {
-            counted_by_a_call(assert_forks_restore_all);
-        }
+        counted_by_a_call(assert_forks_restore_all);
     });
 }
