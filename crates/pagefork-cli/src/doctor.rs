@@ -1,5 +1,6 @@
 //! `pagefork doctor`: tries features of the processor and the kernel, and shows limits.
 
+use std::fs;
 use std::process::ExitCode;
 
 use pagefork::{Config, Engine, GrowthKind, GrowthReason, Instance, Module, Store, Trap, TrapCode};
@@ -41,7 +42,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
     let growth = [growth_in_files(), growth_by_faults()];
     let [noted] = SNAPSHOTS.map(|wanted| wanted.try_out());
     let snapshots = [noted, read_only_pages(), write_faults()];
-    let coming = [absent_pages()];
+    let coming = [absent_pages(), early_bytes()];
     let limits = limits();
     let mut report = String::new();
     for (title, lines) in [
@@ -425,6 +426,27 @@ fn absent_pages() -> Finding {
             name,
             "Images are fetched whole before programs go on. Permit the system call userfaultfd in the \
              seccomp filter of the container; no privilege is needed, and kernels have it since 5.11.",
+        ),
+    }
+}
+
+/// Whether who connects over TLS waits for one round trip less.
+fn early_bytes() -> Finding {
+    let name = "TCP Fast Open";
+    /// The bit of who listens; that of who connects is usually set.
+    const SERVER: u32 = 2;
+    let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").unwrap_or_default();
+    match setting.trim().parse::<u32>().is_ok_and(|bits| bits & SERVER != 0) {
+        true => Finding::new(
+            Verdict::Ok,
+            name,
+            "who connects to a node here over TLS again waits for a round trip less",
+        ),
+        false => Finding::new(
+            Verdict::Limited,
+            name,
+            "Who connects to a node here over TLS waits for a round trip more than over QUIC. \
+             `sysctl net.ipv4.tcp_fastopen=3` spares it, from the second connection of an address on.",
         ),
     }
 }

@@ -44,6 +44,7 @@ fn this_machine_runs_guests() {
         "/proc/self/pagemap",
         "PAGEMAP_SCAN",
         "userfaultfd SIGBUS",
+        "TCP Fast Open",
         "userfaultfd WP_ASYNC",
         "read-only pages",
         "userfaultfd write faults",

@@ -20,6 +20,7 @@ use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
 use crate::quic::channel::QuicChannel;
 use crate::tls::channel::{TimedSocket, TlsChannel};
+use crate::tls::early;
 
 /// Bytes of a signature with its key.
 const SIGNATURE_SIZE: usize = 96;
@@ -247,10 +248,12 @@ fn reach_by_tls(
     deadline: Instant,
     times: &NodeTimes,
 ) -> Result<Channel, NodeError> {
-    let socket = connect(place, deadline)?;
     let anything = ServerName::try_from("node.invalid").expect("it has the form of a name");
     let connection = ClientConnection::new(Arc::new(config), anything).map_err(io::Error::other);
-    let connection = connection.map_err(NodeError::io("begin a connection"))?;
+    let mut connection = connection.map_err(NodeError::io("begin a connection"))?;
+    let mut first = Vec::new();
+    connection.write_tls(&mut first).map_err(NodeError::io("begin a connection"))?;
+    let socket = connect_saying(place, &first, deadline)?;
     let socket = TimedSocket::new(socket, deadline, times);
     let socket = socket.map_err(NodeError::io("set up a connection"))?;
     let mut channel = TlsChannel::new(Connection::Client(connection), socket);
@@ -400,16 +403,12 @@ fn open_image(
     }
 }
 
-fn connect(address: &str, deadline: Instant) -> Result<TcpStream, NodeError> {
+/// Connects with the first of a host's addresses that takes the connection, and says something.
+fn connect_saying(address: &str, first: &[u8], deadline: Instant) -> Result<TcpStream, NodeError> {
     let action = || format!("reach node {address}");
     let mut failed = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for place in address.to_socket_addrs().map_err(NodeError::io(action()))? {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            failed = ErrorKind::TimedOut.into();
-            break;
-        }
-        match TcpStream::connect_timeout(&place, left) {
+        match early::connect_saying(place, first, deadline) {
             Ok(socket) => return Ok(socket),
             Err(error) => failed = error,
         }

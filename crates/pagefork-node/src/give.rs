@@ -152,8 +152,7 @@ impl<'a> PageGiver<'a> {
     }
 
     fn read(&self, hash: ContentHash, group: u64) -> Option<(Vec<u8>, GroupProof)> {
-        let tip = self.open.get(&hash)?.chain().tip();
-        Some((tip.read_group(group).ok()?, tip.proof(group).ok()?))
+        self.open.get(&hash)?.chain().tip().read_proved_group(group).ok()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::channel::Channel;
 use crate::quic::channel::QuicChannel;
 use crate::quic::listener::{QuicCaller, QuicListener};
 use crate::tls::channel::{TimedSocket, TlsChannel};
+use crate::tls::early;
 
 /// A place where a node listens.
 #[derive(Debug)]
@@ -42,7 +43,11 @@ impl Listener {
     ) -> io::Result<Self> {
         let config = Arc::clone(config);
         match address.transport {
-            Transport::Tls => Ok(Self::Tls(TcpListener::bind(address.socket)?, config)),
+            Transport::Tls => {
+                let listener = TcpListener::bind(address.socket)?;
+                early::accept_early(&listener);
+                Ok(Self::Tls(listener, config))
+            }
             Transport::Quic => {
                 let listener =
                     QuicListener::bind(address.socket, key, config, connections_max, times);

@@ -325,6 +325,17 @@ pub fn start_image(
     }
 }
 
+/// Has what this system can do tried while the network is waited for: the first start of a process takes less
+/// time by that.
+fn try_system_meanwhile() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if !BEGUN.swap(true, Ordering::Relaxed) && !IncompleteImage::is_prepared() {
+        let thread = thread::Builder::new().name("pagefork-tries".to_owned());
+        // Without a thread it is tried where it is needed.
+        let _ = thread.spawn(IncompleteImage::prepare);
+    }
+}
+
 /// An image at a memory node, and how instances of it start.
 pub(crate) struct ImageSource<'a> {
     pub(crate) peer: &'a MemoryPeer,
@@ -364,6 +375,7 @@ impl ImageSource<'_> {
     pub(crate) fn open(&self, certain: bool) -> Result<Option<OpenedImage>, NodeError> {
         let Self { peer, own, name, signers, options, .. } = self;
         let plan = FetchPlan { certain: options.plan.certain && certain, ..options.plan.clone() };
+        try_system_meanwhile();
         let began = Instant::now();
         match RemoteImage::open_by_token(
             peer,

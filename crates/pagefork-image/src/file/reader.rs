@@ -217,10 +217,35 @@ impl ImageReader {
     /// [`ImageError::Damaged`] if it or its part of the index was altered; [`ImageError::Invalid`]
     /// if there is no such group; [`ImageError::Io`].
     pub fn read_group(&self, index: u64) -> Result<Vec<u8>, ImageError> {
+        self.read_proved_group(index).map(|(bytes, _)| bytes)
+    }
+
+    /// Reads a group, and what proves it, which is checked.
+    ///
+    /// # Errors
+    /// As of [`ImageReader::read_group`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    /// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// let pages = PageRuns::new(vec![vec![(0, vec![7; 4096])]]);
+    /// let mut file = std::io::Cursor::new(Vec::new());
+    /// ImageDraft::new(manifest, &pages).write(&mut file)?;
+    /// let image = ImageReader::open(Box::new(file.into_inner()), &ImageLimits::default())?;
+    ///
+    /// let (bytes, proof) = image.read_proved_group(0)?;
+    /// ImageHead::read(&image)?.verify_group(0, &bytes, &proof)?;
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn read_proved_group(&self, index: u64) -> Result<(Vec<u8>, GroupProof), ImageError> {
         let bytes = self.read_group_unchecked(index)?;
         let proof = self.proof(index)?;
         proof.verify(self.manifest.root, self.header.data_size, index, &bytes)?;
-        Ok(bytes)
+        Ok((bytes, proof))
     }
 
     /// A group whose bytes may be wrong.

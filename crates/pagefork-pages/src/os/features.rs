@@ -10,7 +10,7 @@ use crate::os::error::{Feature, PagesError};
 use crate::os::lock::lock;
 use crate::os::memfd;
 use crate::os::pagemap::{Finder, Method};
-use crate::os::procmaps::refuses_huge_pages;
+use crate::os::procmaps::{self, refuses_huge_pages};
 use crate::os::reservation::{PageKind, Reservation};
 use crate::os::sys;
 
@@ -45,6 +45,8 @@ pub struct HostFeatures {
     pub merges: bool,
 }
 
+static FEATURES: Tried<HostFeatures> = Tried::new();
+
 impl HostFeatures {
     /// What this host can do; tried once a process.
     ///
@@ -57,8 +59,22 @@ impl HostFeatures {
     pub fn get() -> Result<Self, PagesError> {
         // Only a success is kept: a failure may come from a limit that is lifted
         // later.
-        static FEATURES: Tried<HostFeatures> = Tried::new();
         FEATURES.get(Self::probe)
+    }
+
+    /// Whether [`HostFeatures::get`] has succeeded in this process, so that it takes no time any more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::HostFeatures;
+    ///
+    /// HostFeatures::get()?;
+    /// assert!(HostFeatures::are_known());
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn are_known() -> bool {
+        FEATURES.outcome.get().is_some()
     }
 
     /// How private pages are found; `None` if nothing tells. With `zeros` the shared page of zeros
@@ -119,13 +135,14 @@ impl HostFeatures {
         // SAFETY: the pages are still mapped, and readable as before.
         let found = unsafe { (of_image.read_volatile(), anonymous.read_volatile()) };
         let discard = found == (IMAGE_BYTE, 0);
+        let (small_pages, small_maps) = refused_huge_pages();
         Ok(Self {
             discard,
             noexec_seal,
             scan: finds_private_pages(Method::Scan { zeros: false }).unwrap_or(false),
             pagemap: finds_private_pages(Method::Read).unwrap_or(false),
-            small_pages: can_refuse_huge_pages(),
-            small_maps: has_small_maps(),
+            small_pages,
+            small_maps,
             merges: sys::merges_pages(),
         })
     }
@@ -156,21 +173,24 @@ impl<T: Copy> Tried<T> {
     }
 }
 
-/// Whether huge pages can be kept out of a range by advice, or there are none.
-fn can_refuse_huge_pages() -> bool {
-    let tried = || {
+/// Whether huge pages can be kept out of a range by advice, or there are none; and whether maps that are
+/// made for stacks have none.
+fn refused_huge_pages() -> (bool, bool) {
+    let advise = || {
         let mut page = Reservation::new(PAGE_SIZE, PAGE_SIZE).ok()?;
         page.commit(0..PAGE_SIZE).ok()?;
         let advised = page.refuse_huge_pages(0..PAGE_SIZE).ok()?;
-        Some(!advised || refuses_huge_pages(page.start()).unwrap_or(true))
+        Some((page, advised))
     };
-    tried().unwrap_or(false)
-}
-
-/// Whether maps that are made for stacks have no huge pages.
-fn has_small_maps() -> bool {
-    let map = Reservation::of(PageKind::Small, PAGE_SIZE, PAGE_SIZE);
-    map.is_ok_and(|map| refuses_huge_pages(map.start()) == Some(true))
+    let advised = advise();
+    let stack = Reservation::of(PageKind::Small, PAGE_SIZE, PAGE_SIZE).ok();
+    // Both are there when the kernel is asked, which takes longer than all else that is tried.
+    let maps = procmaps::counted();
+    let refuses =
+        |map: &Reservation| maps.as_deref().and_then(|maps| refuses_huge_pages(maps, map.start()));
+    let by_advice =
+        advised.is_some_and(|(page, advised)| !advised || refuses(&page).unwrap_or(true));
+    (by_advice, stack.is_some_and(|map| refuses(&map) == Some(true)))
 }
 
 /// Whether private pages are found, of an image and others, and no page of the

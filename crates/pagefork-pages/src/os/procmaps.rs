@@ -73,9 +73,13 @@ pub fn within(range: Range<u64>) -> io::Result<Vec<Map>> {
     Ok(maps)
 }
 
-/// Whether the map at an address has no huge pages; `None` if the kernel does not say so.
-pub(crate) fn refuses_huge_pages(address: usize) -> Option<bool> {
-    let maps = fs::read_to_string("/proc/self/smaps").ok()?;
+/// What the kernel says of the pages in each map of this process, which it counts: that takes a while.
+pub(crate) fn counted() -> Option<String> {
+    fs::read_to_string("/proc/self/smaps").ok()
+}
+
+/// Whether the map at an address has no huge pages, by what is [counted]; `None` if that does not say so.
+pub(crate) fn refuses_huge_pages(maps: &str, address: usize) -> Option<bool> {
     let starts_it =
         |line: &&str| parse(line).is_some_and(|map| map.range.contains(&(address as u64)));
     let mut lines = maps.lines().skip_while(|line| !starts_it(line));

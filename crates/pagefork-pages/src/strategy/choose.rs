@@ -249,7 +249,7 @@ mod tests {
     #[test]
     #[cfg(not(feature = "no-cow"))]
     fn advice_keeps_huge_pages_out_where_maps_do_not() {
-        use crate::os::procmaps::refuses_huge_pages;
+        use crate::os::procmaps::{counted, refuses_huge_pages};
         use crate::pages::slot_pages::SlotPages;
         use crate::{Image, SlotConfig};
         let base = 1 << 20;
@@ -272,8 +272,9 @@ mod tests {
                 let pages = SlotPages::new(zones.clone(), made.setup, &image, &[]).unwrap();
                 let small = reset != ResetKind::Discard;
                 assert_eq!(pages.has_small_pages(), small, "{reset}, {features:?}");
+                let maps = counted().unwrap();
                 for place in [1 << 16, base - 4096] {
-                    let refused = refuses_huge_pages(pages.start() + place as usize);
+                    let refused = refuses_huge_pages(&maps, pages.start() + place as usize);
                     assert_eq!(refused, Some(small), "{reset}, {features:?}");
                 }
             }

@@ -11,7 +11,9 @@ use pagefork_image::{
     ReadAt, SavedCode,
 };
 use pagefork_layout::ABI_VERSION;
-use pagefork_pages::{IncompletePages, PAGE_GROUP, ResidencyCounts};
+use pagefork_pages::{
+    HostFeatures, IncompletePages, PAGE_GROUP, ResidencyCounts, serves_absent_pages,
+};
 
 use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
@@ -126,6 +128,33 @@ impl IncompleteImage {
         let reader = ImageReader::of_head(&head, Box::new(Data(Arc::clone(&pages))));
         let chain = ImageChain::new(vec![Arc::new(reader)], &ImageLimits::default())?;
         Ok(Arc::new(Self { head, pages, chain }))
+    }
+
+    /// Tries what this system can do, which is otherwise tried when the first image is made and the first slot.
+    /// It takes a millisecond or two, once a process: who waits for a head does it meanwhile, on another
+    /// thread.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::IncompleteImage;
+    ///
+    /// IncompleteImage::prepare();
+    /// assert!(IncompleteImage::is_prepared());
+    /// ```
+    pub fn prepare() {
+        serves_absent_pages();
+        // Who makes a slot is told of a failure.
+        let _ = HostFeatures::get();
+    }
+
+    /// Whether what this system can do is known, by [`IncompleteImage::prepare`] or because a slot was made.
+    ///
+    /// # Examples
+    ///
+    /// See [`IncompleteImage::prepare`].
+    pub fn is_prepared() -> bool {
+        HostFeatures::are_known()
     }
 
     /// The groups that [`Snapshot::load_incomplete`] waits for, and whoever goes on from it: what
