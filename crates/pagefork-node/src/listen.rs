@@ -45,7 +45,7 @@ impl Listener {
         match address.transport {
             Transport::Tls => {
                 let listener = TcpListener::bind(address.socket)?;
-                early::accept_early(&listener);
+                early::accept_early(&listener, connections_max / 2);
                 Ok(Self::Tls(listener, config))
             }
             Transport::Quic => {

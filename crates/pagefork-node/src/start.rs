@@ -329,7 +329,7 @@ pub fn start_image(
 /// time by that.
 fn try_system_meanwhile() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
-    if !BEGUN.swap(true, Ordering::Relaxed) && !IncompleteImage::is_prepared() {
+    if !BEGUN.swap(true, Ordering::Relaxed) {
         let thread = thread::Builder::new().name("pagefork-tries".to_owned());
         // Without a thread it is tried where it is needed.
         let _ = thread.spawn(IncompleteImage::prepare);

@@ -2,7 +2,8 @@
 //! that is a round trip less.
 //!
 //! What goes early is the first message of a TLS handshake and nothing else. The network can have it arrive
-//! twice: then a handshake begins that nobody ends.
+//! twice, or somebody say it again in the name of an address that was theirs once: then a handshake begins that
+//! nobody ends.
 //!
 //! [RFC 7413]: https://www.rfc-editor.org/rfc/rfc7413
 
@@ -12,13 +13,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{SetBool, SetUsize};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::poll::overdue;
-
-/// Connections at once that have brought bytes along and whose handshake is not over: of more, bytes come after it.
-const EARLY_MAX: usize = 64;
+use crate::poll::wait_for;
 
 /// How many connections of a listener may bring bytes along.
 #[derive(Clone)]
@@ -37,16 +36,18 @@ nix::setsockopt_impl!(
 );
 nix::setsockopt_impl!(TcpFastOpen, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, usize, SetUsize);
 
-/// Has connections bring bytes along, where the system lets it (`net.ipv4.tcp_fastopen`).
-pub(crate) fn accept_early(listener: &TcpListener) {
-    // Where it does not, they come a round trip later.
-    let _ = setsockopt(listener, TcpFastOpen, &EARLY_MAX);
+/// Has at most `count` connections at once bring bytes along whose handshake is not over, where the system lets
+/// them (`net.ipv4.tcp_fastopen`). The system does not check again that they are where they say: so they are not
+/// to take the places of all others.
+pub(crate) fn accept_early(listener: &TcpListener, count: usize) {
+    // Where it does not, and of more, they come a round trip later.
+    let _ = setsockopt(listener, TcpFastOpen, &count);
 }
 
-/// Connects, and says `first`: when it returns the system there has taken the connection.
+/// Connects, and says `first`.
 ///
 /// # Errors
-/// If nobody takes it until `deadline`.
+/// If nobody takes the connection until `deadline`.
 pub(crate) fn connect_saying(
     place: SocketAddr,
     first: &[u8],
@@ -56,26 +57,46 @@ pub(crate) fn connect_saying(
     // Where the system refuses, or does not know the other one, it shakes hands first.
     let _ = setsockopt(&socket, TcpFastOpenConnect, &true);
     socket.set_tcp_nodelay(true)?;
-    // Where the system knows the other one, it does nothing before there is something to be said.
-    socket.connect_timeout(&place.into(), time_left(deadline)?)?;
-    let mut socket = TcpStream::from(socket);
-    let mut left = first;
-    while !left.is_empty() {
-        socket.set_write_timeout(Some(time_left(deadline)?))?;
-        match socket.write(left) {
-            Ok(count) => left = &left[count..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // The one of a connection, the other of one that is being made.
-            Err(error)
-                if error.kind() == ErrorKind::WouldBlock
-                    || Errno::from_io_error(&error) == Some(Errno::INPROGRESS) =>
-            {
-                return Err(overdue());
-            }
-            Err(error) => return Err(error),
+    // Bytes are handed to the system once. A call that waited, and was interrupted, would not say whether it has
+    // taken them, nor that nobody has taken the connection.
+    socket.set_nonblocking(true)?;
+    let mut socket = match socket.connect(&place.into()) {
+        Ok(()) => TcpStream::from(socket),
+        Err(error) if is_under_way(&error) => {
+            let socket = TcpStream::from(socket);
+            wait_until_connected(&socket, deadline)?;
+            socket
         }
-    }
+        Err(error) => return Err(error),
+    };
+    // Where the system knows the other one, it has done nothing before there is something to be said.
+    let count = match socket.write(first) {
+        Ok(count) => count,
+        Err(error) if is_under_way(&error) => 0,
+        Err(error) => return Err(error),
+    };
+    wait_until_connected(&socket, deadline)?;
+    socket.set_nonblocking(false)?;
+    socket.set_write_timeout(Some(time_left(deadline)?))?;
+    socket.write_all(&first[count..])?;
     Ok(socket)
+}
+
+/// Whether a connection is being made, and nothing else is wrong.
+fn is_under_way(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno == Some(Errno::INPROGRESS) || errno == Some(Errno::AGAIN)
+}
+
+fn wait_until_connected(socket: &TcpStream, deadline: Instant) -> io::Result<()> {
+    loop {
+        let mut ready = [PollFd::new(socket, PollFlags::OUT)];
+        wait_for(&mut ready, Some(deadline))?;
+        if !ready[0].revents().is_empty() {
+            return socket.take_error()?.map_or(Ok(()), Err);
+        }
+        time_left(deadline)?;
+    }
 }
 
 fn time_left(deadline: Instant) -> io::Result<Duration> {

@@ -45,8 +45,6 @@ pub struct HostFeatures {
     pub merges: bool,
 }
 
-static FEATURES: Tried<HostFeatures> = Tried::new();
-
 impl HostFeatures {
     /// What this host can do; tried once a process.
     ///
@@ -59,22 +57,8 @@ impl HostFeatures {
     pub fn get() -> Result<Self, PagesError> {
         // Only a success is kept: a failure may come from a limit that is lifted
         // later.
+        static FEATURES: Tried<HostFeatures> = Tried::new();
         FEATURES.get(Self::probe)
-    }
-
-    /// Whether [`HostFeatures::get`] has succeeded in this process, so that it takes no time any more.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pagefork_pages::HostFeatures;
-    ///
-    /// HostFeatures::get()?;
-    /// assert!(HostFeatures::are_known());
-    /// # Ok::<(), pagefork_pages::PagesError>(())
-    /// ```
-    pub fn are_known() -> bool {
-        FEATURES.outcome.get().is_some()
     }
 
     /// How private pages are found; `None` if nothing tells. With `zeros` the shared page of zeros

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pagefork_image::{
@@ -24,6 +25,9 @@ use crate::run::save::base_of_layout;
 use crate::store::frozen::SavedAs;
 
 const _: () = assert!(PAGE_GROUP == GROUP_SIZE);
+
+/// Whether [`IncompleteImage::prepare`] is over.
+static PREPARED: AtomicBool = AtomicBool::new(false);
 
 /// An image of which pages are absent, from which stores are spawned while they come.
 ///
@@ -146,15 +150,16 @@ impl IncompleteImage {
         serves_absent_pages();
         // Who makes a slot is told of a failure.
         let _ = HostFeatures::get();
+        PREPARED.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what this system can do is known, by [`IncompleteImage::prepare`] or because a slot was made.
+    /// Whether [`IncompleteImage::prepare`] is over.
     ///
     /// # Examples
     ///
     /// See [`IncompleteImage::prepare`].
     pub fn is_prepared() -> bool {
-        HostFeatures::are_known()
+        PREPARED.load(Ordering::Relaxed)
     }
 
     /// The groups that [`Snapshot::load_incomplete`] waits for, and whoever goes on from it: what
