@@ -496,6 +496,30 @@ fn however_long_a_run_is_snapshots_are_known_by_what_they_differ_in() {
     assert!((2..6).contains(&wholes), "{wholes}");
 }
 
+/// Few runs of written pages are looked at one by one, those that are near together, and many all at once; pages that were
+/// only read count as written in none.
+#[test]
+fn what_was_written_is_found_in_few_runs_and_in_many_near_and_far_apart() {
+    let (image, _) = dense_image(&layout(), 0x51, 2000 * PAGE);
+    let case = Case::new("runs", layout(), image, (128 * WASM_PAGE, 128 * WASM_PAGE));
+    for reset in [ResetKind::Auto, ResetKind::Discard, ResetKind::Copy] {
+        let mut run = Run::new(&case, DeltaTracker::Writes, reset);
+        run.write(2000, &[1]);
+        run.snapshot(false);
+        for (round, (count, apart)) in
+            [(3, 16), (3, 17), (3, 18), (64, 20), (65, 20), (100, 20), (400, 5), (2, 900)]
+                .into_iter()
+                .enumerate()
+        {
+            for at in 0..count {
+                run.write(at * apart, &[round as u8 + 1; 80]);
+            }
+            run.snapshot_after(count, false);
+            run.snapshot_after(0, true);
+        }
+    }
+}
+
 #[test]
 fn a_forked_process_finds_what_it_wrote_itself() {
     let (image, _) = dense_image(&layout(), 0x42, 20 * PAGE);
