@@ -285,14 +285,21 @@ impl ProgramSession<'_> {
                     // Its program runs.
                     self.last_changes = LastChanges::with_room();
                 }
-                self.work_and(move |node| {
+                let is_here =
+                    changes.is_some() && matches!(message.step, MigrationStep::HandOver { .. });
+                let step = move |node: &ProgramNode| {
                     let (steps, after) = arriving::step(node, peer, &offer, message, changes);
                     let reply = match steps {
                         Ok(steps) => NodeReply::Steps(steps),
                         Err(why) => NodeReply::Refused(shortened(why)),
                     };
                     (reply, after)
-                });
+                };
+                match is_here {
+                    // Its program rests. No thread is started for it, nor waited for.
+                    true => self.do_now(step)?,
+                    false => self.work_and(step),
+                }
             }
             ClientRequest::Attach { program, client, outputs } => {
                 if self.attached.is_some() {
@@ -391,8 +398,8 @@ impl ProgramSession<'_> {
             let (reply, noted) = work(&node);
             let _ = sender.send(reply);
             let _ = rustix::io::write(&*signal, &1_u64.to_ne_bytes());
-            if let Some(Err(error)) = noted.map(|noted| node.records().keep_arriving(&noted)) {
-                (node.options().say)(&format!("the node cannot keep its records: {error}"));
+            if let Some(noted) = noted {
+                keep_noted(&node, &noted);
             }
         });
         match started {
@@ -401,6 +408,29 @@ impl ProgramSession<'_> {
                 self.push(&NodeReply::Refused(format!("the node cannot start a thread: {error}")));
             }
         }
+    }
+
+    /// Does at once what waits for nothing, answers, and has more done then.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    fn do_now(
+        &mut self,
+        work: impl FnOnce(&ProgramNode) -> (NodeReply, Option<ArrivingRecord>),
+    ) -> io::Result<()> {
+        let (reply, noted) = work(self.node);
+        self.heard = Instant::now();
+        self.push(&reply);
+        let sent = self.duplex.send();
+        if let Some(noted) = noted {
+            let (node, record) = (self.node.clone(), noted.clone());
+            let thread = thread::Builder::new().name("pagefork-node-work".to_owned());
+            if thread.spawn(move || keep_noted(&node, &record)).is_err() {
+                keep_noted(self.node, &noted);
+            }
+        }
+        self.backlog = self.backlog.saturating_sub(sent?);
+        Ok(())
     }
 
     fn answer_when_done(&mut self) {
@@ -468,5 +498,12 @@ impl ProgramSession<'_> {
             _ => {}
         }
         self.attached = Some(attached);
+    }
+}
+
+/// Puts a record on the disk that was noted.
+fn keep_noted(node: &ProgramNode, noted: &ArrivingRecord) {
+    if let Err(error) = node.records().keep_arriving(noted) {
+        (node.options().say)(&format!("the node cannot keep its records: {error}"));
     }
 }
