@@ -238,7 +238,7 @@ fn pages_that_lie_in_memory_are_not_read_and_written_as_those_that_are() {
     let sizes = [100 * PAGE_SIZE, 8 * PAGE_SIZE];
     let nothing = PageRuns::new(vec![vec![], vec![]]);
     let parent = open(write(ImageDraft::new(manifest(&sizes), &nothing)).1).unwrap();
-    let parent = ImageChain::new(vec![parent.into()], &ImageLimits::default()).unwrap();
+    let parent = ImageChain::new(vec![parent], &ImageLimits::default()).unwrap();
     let mut full = manifest(&sizes);
     full.attachments = vec![Attachment { size: 5000, ..Attachment::default() }];
     let mut changed = full.clone();

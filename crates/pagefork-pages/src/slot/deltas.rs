@@ -399,20 +399,23 @@ fn find_written(
 ) -> Result<(Vec<PageRegion>, Vec<Range<u64>>), PagesError> {
     let start = pages.start() as u64;
     let (mut finder, mut present) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
-    for part in pages.private_image_parts() {
-        finder.find_present(start + part.start..start + part.end, &mut present)?;
-    }
     let is_written = |region: &&PageRegion| region.categories & WRITTEN != 0;
     let mut runs: Vec<(Range<u64>, u64)> = Vec::new();
-    for region in present.iter().filter(is_written) {
-        let size = region.end - region.start;
-        match runs.last_mut() {
-            // Each run takes a call.
-            Some((run, written)) if region.start - run.end <= GAP => {
-                run.end = region.end;
-                *written += size;
+    for part in pages.private_image_parts() {
+        let known = present.len();
+        finder.find_present(start + part.start..start + part.end, &mut present)?;
+        for region in present[known..].iter().filter(is_written) {
+            let size = region.end - region.start;
+            // What lies between two parts is not watched.
+            let last = runs.last_mut().filter(|(run, _)| run.start >= start + part.start);
+            match last {
+                // Each run takes a call.
+                Some((run, written)) if region.start - run.end <= GAP => {
+                    run.end = region.end;
+                    *written += size;
+                }
+                _ => runs.push((region.start..region.end, size)),
             }
-            _ => runs.push((region.start..region.end, size)),
         }
     }
     if runs.len() > RUNS_MAX {
