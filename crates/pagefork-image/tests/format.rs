@@ -190,6 +190,85 @@ fn drafts_that_cannot_be_are_refused() {
     assert!(matches!(refused, Err(ImageError::TooLarge { .. })));
 }
 
+/// Pages of which some lie in memory, where no others lie between them.
+struct PartlyHeld<'a> {
+    runs: &'a PageRuns,
+    is_held: fn(u64) -> bool,
+    read: AtomicU64,
+}
+
+impl PageSource for PartlyHeld<'_> {
+    fn ranges(&self, instance: usize) -> Result<Vec<std::ops::Range<u64>>, ImageError> {
+        self.runs.ranges(instance)
+    }
+
+    fn has_all(&self, _: usize) -> bool {
+        true
+    }
+
+    fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        self.read.fetch_add(into.len() as u64, Relaxed);
+        self.runs.read(instance, offset, into)
+    }
+
+    fn held(&self, instance: usize, offset: u64, length: u64) -> Option<&[u8]> {
+        let mut pages = (offset..offset + length).step_by(PAGE);
+        let are_held = pages.all(|at| (self.is_held)(at / PAGE_SIZE));
+        are_held.then(|| self.runs.held(instance, offset, length))?
+    }
+
+    fn read_attachment(&self, at: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        self.runs.read_attachment(at, offset, into)
+    }
+}
+
+#[test]
+fn pages_that_lie_in_memory_are_not_read_and_written_as_those_that_are() {
+    let mut numbers = Numbers(5);
+    let mut run = |start: u64, pages: &[bool]| {
+        let page = |is_zero: &bool| if *is_zero { vec![0; PAGE] } else { numbers.page(300) };
+        (start * PAGE_SIZE, pages.iter().flat_map(page).collect::<Vec<u8>>())
+    };
+    let some_zero: Vec<bool> = (0..30).map(|page| page % 11 == 3).collect();
+    let pages = PageRuns::new(vec![
+        vec![run(1, &[false; 41]), run(50, &[false]), run(52, &some_zero), run(90, &[false; 3])],
+        vec![run(0, &[false; 8])],
+    ]);
+    let pages = pages.with_attachments(vec![vec![9; 5000]]);
+    let sizes = [100 * PAGE_SIZE, 8 * PAGE_SIZE];
+    let nothing = PageRuns::new(vec![vec![], vec![]]);
+    let parent = open(write(ImageDraft::new(manifest(&sizes), &nothing)).1).unwrap();
+    let parent = ImageChain::new(vec![parent], &ImageLimits::default()).unwrap();
+    let mut full = manifest(&sizes);
+    full.attachments = vec![Attachment { size: 5000, ..Attachment::default() }];
+    let mut changed = full.clone();
+    for (instance, number) in changed.instances.iter_mut().zip(0..) {
+        instance.parent_instance = Some(number);
+    }
+    let written = |source: &dyn PageSource, is_delta: bool| match is_delta {
+        true => write(parent.delta(changed.clone(), source).unwrap()).1,
+        false => write(ImageDraft::new(full.clone(), source)).1,
+    };
+    let held: [(fn(u64) -> bool, bool); 5] = [
+        (|_| false, false),
+        (|_| true, true),
+        (|page| page % 2 == 0, false),
+        (|page| page % 7 != 0, false),
+        (|page| page < 60, false),
+    ];
+    for is_delta in [false, true] {
+        let mut first = None;
+        for (is_held, are_all) in held {
+            let source = PartlyHeld { runs: &pages, is_held, read: AtomicU64::new(0) };
+            let bytes = written(&source, is_delta);
+            // Of a full image, groups have zeros between runs.
+            let read = source.read.into_inner();
+            assert!(!(are_all && is_delta) || read == 0, "{read} bytes were read");
+            assert!(*first.get_or_insert_with(|| bytes.clone()) == bytes, "of a delta: {is_delta}");
+        }
+    }
+}
+
 #[test]
 fn a_source_that_fails_and_a_full_target_are_errors() {
     struct Failing;

@@ -56,6 +56,11 @@ fn assert_reads(case: &Case, image: &Image, fresh: &[Vec<u8>], what: &str) {
             let mut some = vec![0xee; length];
             image.read(from, &mut some).unwrap();
             assert!(some == wanted(from, length), "{what}: {length} bytes from {from:#x}");
+            // Where it is known to lie in memory, it lies there so.
+            let (from, pages) = (from / PAGE * PAGE, random.below(6) + 1);
+            let held = image.held(from, pages * PAGE);
+            let wanted = || wanted(from, (pages * PAGE) as usize);
+            assert!(held.is_none_or(|held| held == wanted()), "{what}: {pages} from {from:#x}");
         }
     }
 }

@@ -225,7 +225,8 @@ impl ImageChain {
         let mut differing = RangeList::default();
         let mut theirs = vec![0; PAGE_SIZE as usize];
         let read = |offset, into: &mut [u8]| self.read(instance, offset, into);
-        plan::each_page(&candidates, read, |offset, page| {
+        let held = |_| None;
+        plan::each_page(&candidates, held, read, |offset, page| {
             other.read(other_instance, offset, &mut theirs)?;
             if page != theirs {
                 differing.push(offset..offset + PAGE_SIZE);

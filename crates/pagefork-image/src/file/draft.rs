@@ -33,6 +33,13 @@ pub trait PageSource {
     /// What the source fails with: see [`ImageError::source_failed`].
     fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError>;
 
+    /// The contents of an instance from slot offset `offset` on, `length` bytes of whole pages, where they lie in
+    /// memory, one behind the other: as [`PageSource::read`] gives them. `None`: they are read.
+    fn held(&self, instance: usize, offset: u64, length: u64) -> Option<&[u8]> {
+        let _ = (instance, offset, length);
+        None
+    }
+
     /// Whether a delta has all pages of the [ranges](PageSource::ranges) of an instance, also those that
     /// are as its parent has them: to look at the parent would cost more than they do.
     fn has_all(&self, instance: usize) -> bool {
@@ -112,6 +119,14 @@ impl PageSource for PageRuns {
             }
         }
         Ok(())
+    }
+
+    fn held(&self, instance: usize, offset: u64, length: u64) -> Option<&[u8]> {
+        let runs = self.instances.get(instance)?;
+        let behind = runs.partition_point(|(start, _)| *start <= offset);
+        let (start, bytes) = runs.get(behind.checked_sub(1)?)?;
+        let first = usize::try_from(offset - start).ok()?;
+        bytes.get(first..first.checked_add(usize::try_from(length).ok()?)?)
     }
 
     fn read_attachment(
@@ -270,8 +285,9 @@ impl<'a> ImageDraft<'a> {
             let read = |offset, into: &mut [u8]| self.source.read(index, offset, into);
             let parent = self.parent.zip(instance.parent_instance);
             let compared = parent.filter(|_| !self.source.has_all(index));
+            let held = |offset| self.source.held(index, offset, PAGE_SIZE);
             let mut old = [0; PAGE_SIZE as usize];
-            plan::each_page(&ranges, read, |offset, page| {
+            plan::each_page(&ranges, held, read, |offset, page| {
                 let range = offset..offset + PAGE_SIZE;
                 if let Some((parent, number)) = compared {
                     parent.read(number as usize, offset, &mut old)?;
@@ -306,17 +322,22 @@ impl<'a> ImageDraft<'a> {
             let start = data.next() * GROUP_SIZE;
             let end = start + data.next_size();
             let group = &mut group[..(end - start) as usize];
-            group.fill(0);
             while parts.get(first).is_some_and(|part| part.data.end <= start) {
                 first += 1;
             }
+            if let Some(held) = parts.get(first).and_then(|part| self.held_group(part, start..end))
+            {
+                data.push(held)?;
+                continue;
+            }
+            group.fill(0);
             for part in parts[first..].iter().take_while(|part| part.data.start < end) {
                 let common = part.data.start.max(start)..part.data.end.min(end);
                 let into = (common.start - start) as usize..(common.end - start) as usize;
                 let (into, skipped) = (&mut group[into], common.start - part.data.start);
                 match part.origin {
                     RunOrigin::Pages { instance, start } => {
-                        self.source.read(instance, start + skipped, into)?;
+                        self.fill(instance, start + skipped, into)?;
                     }
                     RunOrigin::Attachment(index) => {
                         self.source.read_attachment(index, skipped, into)?;
@@ -327,6 +348,33 @@ impl<'a> ImageDraft<'a> {
         }
         debug_assert_eq!(tree::group_count(self.manifest.data_size), data.next());
         Ok(())
+    }
+
+    /// A group of the data where it lies in memory, if that is known and the part has all of it: it need not be
+    /// copied.
+    fn held_group(&self, part: &DataPart, group: Range<u64>) -> Option<&[u8]> {
+        let RunOrigin::Pages { instance, start } = part.origin else { return None };
+        if group.start < part.data.start || part.data.end < group.end {
+            return None;
+        }
+        self.source.held(instance, start + (group.start - part.data.start), group.end - group.start)
+    }
+
+    /// Fills `into` with whole pages of an instance. To read them takes calls of the system, so what lies in memory is
+    /// copied from there.
+    fn fill(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let held = |at: u64| self.source.held(instance, at, PAGE_SIZE);
+        let mut filled = 0;
+        while filled < into.len()
+            && let Some(page) = held(offset + filled as u64)
+        {
+            into[filled..filled + page.len()].copy_from_slice(page);
+            filled += page.len();
+        }
+        match filled == into.len() {
+            true => Ok(()),
+            false => self.source.read(instance, offset + filled as u64, &mut into[filled..]),
+        }
     }
 
     /// All that has bytes in the data, in order.

@@ -39,19 +39,27 @@ impl RangeList {
     }
 }
 
-/// Reads ranges of whole pages block by block, and calls `each` with each page's offset and bytes.
+/// Calls `each` with each page's offset and bytes, of ranges of whole pages: those that `held` has in memory, up to the
+/// first in a row that it has not, and the rest of these read block by block.
 ///
 /// # Errors
 /// What `read` fails with.
-pub(crate) fn each_page(
+pub(crate) fn each_page<'a>(
     ranges: &[Range<u64>],
+    held: impl Fn(u64) -> Option<&'a [u8]>,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<(), ImageError>,
     mut each: impl FnMut(u64, &[u8]) -> Result<(), ImageError>,
 ) -> Result<(), ImageError> {
-    let mut block = vec![0; BLOCK];
+    let mut block = Vec::new();
     for range in ranges {
         let mut at = range.start;
         while at < range.end {
+            if let Some(page) = held(at) {
+                each(at, page)?;
+                at += PAGE_SIZE;
+                continue;
+            }
+            block.resize(BLOCK, 0);
             let length = (range.end - at).min(BLOCK as u64) as usize;
             let bytes = &mut block[..length];
             read(at, bytes)?;

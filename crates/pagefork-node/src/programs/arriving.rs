@@ -140,6 +140,14 @@ impl Arrivals {
         (all.len(), all.iter().filter(has_slots).count())
     }
 
+    /// Whether a program can be taken without the network when its last changes are here: the state before
+    /// them is here, and its slots are filled. Nobody works on it.
+    pub(super) fn is_ready(&self, migration: MigrationId) -> bool {
+        let Some(arrival) = self.lock().get(&migration).cloned() else { return false };
+        let arriving = arrival.program.try_lock();
+        arriving.is_ok_and(|arriving| arriving.ahead.is_some() && arriving.slots.is_some())
+    }
+
     /// The connection of its source is gone: what was not handed over does not come.
     pub(super) fn left(&self, node: &ProgramNode, migration: MigrationId) {
         let Some(arrival) = self.lock().get(&migration).cloned() else { return };

@@ -204,6 +204,7 @@ pub(super) fn begin(
         control: Arc::clone(&control),
         source,
         link: None,
+        sending: None,
         image: None,
         unsaved: None,
         is_named: false,
@@ -247,6 +248,7 @@ pub(super) fn go_on(
         control: Arc::clone(&control),
         source,
         link: None,
+        sending: None,
         image,
         unsaved: None,
         // Its process has seen to that, if it could.
@@ -285,6 +287,8 @@ struct MovingProgram {
     control: Arc<MoveControl>,
     source: MigrationSource,
     link: Option<NodeLink>,
+    /// Has the connection, until what is handed over is on its way.
+    sending: Option<ChangesSending>,
     /// What was handed over.
     image: Option<ContentHash>,
     /// Its bytes, as long as nothing but this process has them, and perhaps the target.
@@ -460,7 +464,7 @@ impl MovingProgram {
                 // They are on their way while the next ones are hashed.
                 let mut show = |place, part: &[u8]| sending.show(place, part);
                 let saved = captured.save_changes(record, parent, images, signer, room, &mut show);
-                self.link = sending.end();
+                self.sending = Some(sending);
                 let (image, bytes) = saved?;
                 self.unsaved = Some(bytes);
                 image
@@ -474,12 +478,18 @@ impl MovingProgram {
         self.report.saving = self.rest() - self.report.pause();
         self.node.grant(self.to, self.program.id, image);
         // A target that is gone by now is no reason to wait for an operator.
-        if self.link.is_none() {
+        let is_lost = match &self.sending {
+            Some(sending) => sending.is_lost(),
+            None => self.link.is_none(),
+        };
+        if is_lost {
             return Err("the connection with the target is lost".to_owned());
         }
         let outputs = self.source.handle(SourceInput::HandOver { image, token: Vec::new() }, now());
         self.program.set_phase(ProgramPhase::HandedOver { to: *self.to.as_bytes() });
         let kept = self.carry_out(outputs);
+        // Also if a record could not be kept, so that nothing was sent.
+        self.take_link_back();
         if !matches!(self.source.state(), SourceState::HandedOver { .. }) {
             return Err("it was withdrawn".to_owned());
         }
@@ -489,6 +499,13 @@ impl MovingProgram {
             (options.say)(&format!("program {}: {error}", self.program.name));
         }
         Ok(())
+    }
+
+    /// Waits until all that is to go before the hand-over is on its way. The connection is lost if that has failed.
+    fn take_link_back(&mut self) {
+        if let Some(sending) = self.sending.take() {
+            self.link = sending.end();
+        }
     }
 
     /// Puts what is handed over into the store, where it outlives this process.
@@ -783,6 +800,8 @@ impl MovingProgram {
                         second: self.second(),
                         needs: self.needs.clone().filter(|_| is_first),
                     };
+                    // Until now there was something else to do meanwhile.
+                    self.take_link_back();
                     if let Some(link) = &mut self.link {
                         link.push(&ClientRequest::Move { offer, message });
                         // What is sent late is sent again.

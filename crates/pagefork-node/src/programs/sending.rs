@@ -178,6 +178,11 @@ impl ChangesSending {
         }
     }
 
+    /// Whether it sends nothing more, though it was not ended.
+    pub(super) fn is_lost(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Gives the connection back, with what it has not sent yet; `None` if it is lost.
     pub(super) fn end(mut self) -> Option<NodeLink> {
         // Nobody has to wait for a processor for what is left.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -285,14 +286,22 @@ impl ProgramSession<'_> {
                     // Its program runs.
                     self.last_changes = LastChanges::with_room();
                 }
-                self.work_and(move |node| {
+                let is_here = changes.is_some()
+                    && matches!(message.step, MigrationStep::HandOver { .. })
+                    && self.node.arrivals().is_ready(message.migration);
+                let step = move |node: &ProgramNode| {
                     let (steps, after) = arriving::step(node, peer, &offer, message, changes);
                     let reply = match steps {
                         Ok(steps) => NodeReply::Steps(steps),
                         Err(why) => NodeReply::Refused(shortened(why)),
                     };
                     (reply, after)
-                });
+                };
+                match is_here {
+                    // Its program rests. No thread is started before it goes on.
+                    true => self.do_now(step)?,
+                    false => self.work_and(step),
+                }
             }
             ClientRequest::Attach { program, client, outputs } => {
                 if self.attached.is_some() {
@@ -391,8 +400,8 @@ impl ProgramSession<'_> {
             let (reply, noted) = work(&node);
             let _ = sender.send(reply);
             let _ = rustix::io::write(&*signal, &1_u64.to_ne_bytes());
-            if let Some(Err(error)) = noted.map(|noted| node.records().keep_arriving(&noted)) {
-                (node.options().say)(&format!("the node cannot keep its records: {error}"));
+            if let Some(noted) = noted {
+                keep_noted(&node, &noted);
             }
         });
         match started {
@@ -403,12 +412,36 @@ impl ProgramSession<'_> {
         }
     }
 
+    /// Does at once what waits for no network, answers, and has more done then.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    fn do_now(
+        &mut self,
+        work: impl FnOnce(&ProgramNode) -> (NodeReply, Option<ArrivingRecord>),
+    ) -> io::Result<()> {
+        let done = panic::catch_unwind(AssertUnwindSafe(|| work(self.node)));
+        let (reply, noted) = done.unwrap_or_else(|_| (has_failed(), None));
+        self.heard = Instant::now();
+        self.push(&reply);
+        let sent = self.duplex.send();
+        if let Some(noted) = noted {
+            let (node, record) = (self.node.clone(), noted.clone());
+            let thread = thread::Builder::new().name("pagefork-node-work".to_owned());
+            if thread.spawn(move || keep_noted(&node, &record)).is_err() {
+                keep_noted(self.node, &noted);
+            }
+        }
+        self.backlog = self.backlog.saturating_sub(sent?);
+        Ok(())
+    }
+
     fn answer_when_done(&mut self) {
         let Some(receiver) = &self.busy else { return };
         let reply = match receiver.try_recv() {
             Ok(reply) => reply,
             Err(TryRecvError::Empty) => return,
-            Err(TryRecvError::Disconnected) => NodeReply::Refused("the node has failed".to_owned()),
+            Err(TryRecvError::Disconnected) => has_failed(),
         };
         self.busy = None;
         // It has waited for us.
@@ -468,5 +501,17 @@ impl ProgramSession<'_> {
             _ => {}
         }
         self.attached = Some(attached);
+    }
+}
+
+/// That of something which was to be done its thread has panicked.
+fn has_failed() -> NodeReply {
+    NodeReply::Refused("the node has failed".to_owned())
+}
+
+/// Puts a record on the disk that was noted.
+fn keep_noted(node: &ProgramNode, noted: &ArrivingRecord) {
+    if let Err(error) = node.records().keep_arriving(noted) {
+        (node.options().say)(&format!("the node cannot keep its records: {error}"));
     }
 }

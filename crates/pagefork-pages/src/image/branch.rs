@@ -427,6 +427,44 @@ impl Image {
         self.branch.as_ref().map_or(&[], |branch| &branch.differing)
     }
 
+    /// The bytes from slot offset `offset` on, `length` of whole pages, where they lie in memory one behind the other,
+    /// as [`Image::read`] gives them: of pages that a branch has otherwise than its root. `None`: they lie elsewhere,
+    /// or apart.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use pagefork_pages::{HeldRun, Image};
+    ///
+    /// let root = Image::new("example", 0..1 << 20, [(0, &[1; 1 << 20][..])])?;
+    /// let run = HeldRun { offset: 8192, bytes: Arc::new(vec![2; 3 * 4096]), part: 0..3 * 4096 };
+    /// let branch = Image::of_shared_changes(&root, "example", vec![0..1 << 20], &[run])?;
+    /// assert_eq!(branch.held(8192, 3 * 4096), Some(&[2; 3 * 4096][..]));
+    /// assert_eq!(branch.held(8192, 4 * 4096), None);
+    /// assert_eq!((branch.held(4096, 8192), root.held(8192, 4096)), (None, None));
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn held(&self, offset: u64, length: u64) -> Option<&[u8]> {
+        let differing = self.differing();
+        let first = differing.binary_search_by_key(&offset, |page| page.page).ok()?;
+        let count = (length / PAGE_SIZE) as usize;
+        let pages = differing.get(first..first.checked_add(count)?)?;
+        if let [page] = pages {
+            return Some(page.bytes().map_or(&ZEROS[..], |bytes| &bytes[..]));
+        }
+        let Some(PageContents::Shared(all, start)) = &pages.first()?.contents else { return None };
+        let mut places =
+            (offset..).step_by(PAGE_SIZE as usize).zip((*start..).step_by(PAGE_SIZE as usize));
+        let follows = |page: &DifferingPage| {
+            let (place, at) = places.next().expect("there is no last one");
+            page.page == place
+                && matches!(&page.contents, Some(PageContents::Shared(own, own_at)) if Arc::ptr_eq(own, all) && *own_at == at)
+        };
+        pages.iter().all(follows).then(|| &all[*start..*start + length as usize])
+    }
+
     /// The page if a branch has it otherwise than its root.
     pub(crate) fn differing_page(&self, page: u64) -> Option<&DifferingPage> {
         find(self.differing(), page)
@@ -495,10 +533,12 @@ fn find(differing: &[DifferingPage], page: u64) -> Option<&DifferingPage> {
     found.ok().map(|index| &differing[index])
 }
 
+/// A page of zeros.
+static ZEROS: [u8; PAGE_SIZE as usize] = [0; _];
+
 /// Whether all bytes of a page are zero.
 pub(super) fn is_zero(page: &[u8]) -> bool {
-    const ZEROS: &[u8; PAGE_SIZE as usize] = &[0; _];
-    page == ZEROS
+    page == &ZEROS[..]
 }
 
 impl fmt::Debug for Branch {

@@ -13,7 +13,8 @@ use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
 use crate::os::pagemap_scan::{
-    PageRegion, SWAPPED, WRITTEN, protect_shared, protect_written, scan_private, scan_unprotected,
+    PageRegion, SWAPPED, WRITTEN, protect_shared, protect_written, scan_present, scan_private,
+    scan_unprotected,
 };
 use crate::os::sys::{CallFailure, attempt};
 
@@ -97,6 +98,16 @@ impl Finder {
     ) -> Result<(), PagesError> {
         self.reopen_if_forked()?;
         Ok(self.scan(addresses, regions, scan_unprotected)?)
+    }
+
+    /// Appends the pages of `addresses` that have contents, private or not, by PAGEMAP_SCAN: see [`scan_present`].
+    pub(crate) fn find_present(
+        &mut self,
+        addresses: Range<u64>,
+        regions: &mut Vec<PageRegion>,
+    ) -> Result<(), PagesError> {
+        self.reopen_if_forked()?;
+        Ok(self.scan(addresses, regions, scan_present)?)
     }
 
     /// Write-protects pages that are registered with a [`WriteWatch`](super::write_watch::WriteWatch),

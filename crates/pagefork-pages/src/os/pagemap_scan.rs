@@ -146,6 +146,19 @@ pub(crate) fn scan_unprotected(
     scan(pagemap, addresses, &query, regions)
 }
 
+/// Appends the pages that have contents, private or not; categories say [`WRITTEN`], of pages that are
+/// [registered](super::write_watch::WriteWatch). The kernel looks at nothing but entries of page tables, as for
+/// [`scan_unprotected`].
+pub(crate) fn scan_present(
+    pagemap: BorrowedFd<'_>,
+    addresses: Range<u64>,
+    regions: &mut Vec<PageRegion>,
+) -> Result<u64, CallFailure> {
+    let any_of = PRESENT | SWAPPED;
+    let query = Query { flags: 0, inverted: 0, all_of: 0, any_of, reported: WRITTEN };
+    scan(pagemap, addresses, &query, regions)
+}
+
 /// Write-protects the pages of a range that are the mapped file's own, and the shared page of zeros
 /// unless that counts as private (`zeros`): the kernel looks and protects in one step, so that no page
 /// that is private by then is protected. They are

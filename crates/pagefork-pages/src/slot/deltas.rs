@@ -31,6 +31,12 @@ use crate::strategy::writers::ExternalWriter;
 /// Room for this many runs of private pages at first: as many as the kernel finds at once.
 const REGIONS: usize = 512;
 
+/// Runs of written pages are looked at together that lie as near: to look at what lies between takes less than a call.
+const GAP: u64 = 16 * PAGE_SIZE;
+
+/// More runs of written pages are not looked at one by one.
+const RUNS_MAX: usize = 64;
+
 /// What a slot knows of its last snapshot.
 #[derive(Debug)]
 pub(super) struct Deltas {
@@ -152,10 +158,14 @@ impl Deltas {
             _ if pages.serves_image() => of_image,
             _ => method(false)?.unwrap_or(of_image),
         };
-        let regions = find(pages, of_last, watches)?;
         let start = pages.start() as u64;
         let offsets = |region: &PageRegion| region.start - start..region.end - start;
-        let private = joined(regions.iter().map(offsets).chain(grown.iter().cloned()).collect());
+        let (regions, kept) = match &known {
+            Some((_, before)) if watches => find_written(pages, of_last, &before.private)?,
+            _ => (find(pages, of_last, watches)?, Vec::new()),
+        };
+        let found = regions.iter().map(offsets).chain(kept);
+        let private = joined(found.chain(grown.iter().cloned()).collect());
         let Some((last, before)) = known else {
             let mut ranges = match of_last == of_image {
                 true => private.clone(),
@@ -373,6 +383,65 @@ fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegi
         }
     }
     Ok(regions)
+}
+
+/// Of a slot whose pages are watched since private ones were found last, as `before` says: those that were written
+/// since, as [`find`] gives them, perhaps with others that were not; and slot offsets of pages that were private and were
+/// not written. They are private still: nothing that an image lies below is given back while they are watched.
+///
+/// The kernel says of all pages whether they were written in a fifteenth of the time that it takes to say which ones
+/// are private, so only what was written is asked for that. What was only read, of a file, is watched from the second
+/// time on: else it would count as written each time.
+fn find_written(
+    pages: &SlotPages,
+    method: Method,
+    before: &[Range<u64>],
+) -> Result<(Vec<PageRegion>, Vec<Range<u64>>), PagesError> {
+    let start = pages.start() as u64;
+    let (mut finder, mut present) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
+    let is_written = |region: &&PageRegion| region.categories & WRITTEN != 0;
+    let mut runs: Vec<(Range<u64>, u64)> = Vec::new();
+    for part in pages.private_image_parts() {
+        let known = present.len();
+        finder.find_present(start + part.start..start + part.end, &mut present)?;
+        for region in present[known..].iter().filter(is_written) {
+            let size = region.end - region.start;
+            // What lies between two parts is not watched.
+            let last = runs.last_mut().filter(|(run, _)| run.start >= start + part.start);
+            match last {
+                // Each run takes a call.
+                Some((run, written)) if region.start - run.end <= GAP => {
+                    run.end = region.end;
+                    *written += size;
+                }
+                _ => runs.push((region.start..region.end, size)),
+            }
+        }
+    }
+    if runs.len() > RUNS_MAX {
+        // Each part is one.
+        let parts = pages.private_image_parts().map(|part| start + part.start..start + part.end);
+        let written = |part: &Range<u64>| {
+            let inside = runs.iter().filter(|(run, _)| part.contains(&run.start));
+            inside.map(|(_, written)| written).sum()
+        };
+        runs = parts.map(|part| (part.clone(), written(&part))).collect();
+    }
+    let mut regions = Vec::with_capacity(REGIONS);
+    let mut shared = Vec::new();
+    for (run, written) in runs {
+        let known = regions.len();
+        finder.find_and_watch(run.clone(), &mut regions)?;
+        let found = regions[known..].iter().filter(is_written);
+        if found.map(|region| region.end - region.start).sum::<u64>() < written {
+            // Where this fails, the next snapshot takes longer, and finds the same.
+            shared.clear();
+            let _ = finder.protect_shared(run, &mut shared);
+        }
+    }
+    let offsets = |region: &PageRegion| region.start - start..region.end - start;
+    let unwritten = present.iter().filter(|region| !is_written(region)).map(offsets).collect();
+    Ok((regions, without(before, &without(before, &joined(unwritten)))))
 }
 
 pub(super) fn of_page(page: u64) -> Range<u64> {

@@ -496,6 +496,56 @@ fn however_long_a_run_is_snapshots_are_known_by_what_they_differ_in() {
     assert!((2..6).contains(&wholes), "{wholes}");
 }
 
+/// Few runs of written pages are looked at one by one, those that are near together, and many all at once; pages that were
+/// only read count as written in none.
+#[test]
+fn what_was_written_is_found_in_few_runs_and_in_many_near_and_far_apart() {
+    let (image, _) = dense_image(&layout(), 0x51, 2000 * PAGE);
+    let case = Case::new("runs", layout(), image, (128 * WASM_PAGE, 128 * WASM_PAGE));
+    for reset in [ResetKind::Auto, ResetKind::Discard, ResetKind::Copy] {
+        let mut run = Run::new(&case, DeltaTracker::Writes, reset);
+        run.write(2000, &[1]);
+        run.snapshot(false);
+        for (round, (count, apart)) in
+            [(3, 16), (3, 17), (3, 18), (64, 20), (65, 20), (100, 20), (400, 5), (2, 900)]
+                .into_iter()
+                .enumerate()
+        {
+            for at in 0..count {
+                run.write(at * apart, &[round as u8 + 1; 80]);
+            }
+            run.snapshot_after(count, false);
+            run.snapshot_after(0, true);
+        }
+    }
+}
+
+/// Nothing that lies between memories is watched.
+#[test]
+fn what_was_written_at_the_end_of_a_memory_and_the_start_of_a_near_one_is_found() {
+    let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    let zone = |start| MemoryZone { start, reservation: 8 * PAGE, guard: PAGE };
+    let memories = vec![zone(base), zone(base + 12 * PAGE)];
+    let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    let image = Image::new("near", base..base, []).unwrap();
+    let sizes = [MemorySize { initial: 8 * PAGE, maximum: 8 * PAGE }; 2];
+    let strategies = tracked(DeltaTracker::Writes, ResetKind::Auto);
+    let mut slot = Slot::with_strategies(config, &image, &sizes, &strategies).unwrap();
+    slot.enter();
+    let mut taken = Vec::new();
+    for round in 1..5 {
+        let pages = [base + 7 * PAGE, base + 12 * PAGE];
+        pages.iter().for_each(|page| write(&slot, *page, &[round]));
+        let image = slot.snapshot("near", &[], ImageForm::Branch).unwrap();
+        for page in pages {
+            let mut byte = [0];
+            image.read(page, &mut byte).unwrap();
+            assert_eq!(byte, [round]);
+        }
+        taken.push(image);
+    }
+}
+
 #[test]
 fn a_forked_process_finds_what_it_wrote_itself() {
     let (image, _) = dense_image(&layout(), 0x42, 20 * PAGE);

@@ -61,6 +61,10 @@ impl PageSource for CapturedPages<'_> {
         read.map_err(|error| ImageError::source_failed(Error::from(error)))
     }
 
+    fn held(&self, instance: usize, offset: u64, length: u64) -> Option<&[u8]> {
+        self.frozen.instances[instance].image.held(offset, length)
+    }
+
     fn read_attachment(
         &self,
         index: usize,
