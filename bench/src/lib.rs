@@ -60,6 +60,7 @@ pub const ALL: &[Benchmark] = &[
     ("pageman", |asked| pageman::run(asked.size)),
     ("image", |asked| image::run(asked.size)),
     ("postcopy", |asked| postcopy::run(asked.size)),
+    ("first", |asked| postcopy::first_instruction(asked.size)),
     ("moves", |asked| postcopy::moves(asked.size)),
     ("compile", |asked| Report::of_rows("compile", &compile::run(asked.size))),
     ("runtime", |asked| Report::of_rows("runtime", &runtime::interruptible(asked.size))),

@@ -559,15 +559,20 @@ pub(crate) fn compiler(host: &Host) -> Result<PathBuf> {
     }
     eprintln!("installing {package} {version}");
     let requirements = pin(host, package, version, digest)?;
+    install(host, &requirements, &directory)
+        .map_err(|error| format!("{error}\n{}", Index::Python.hint(package)))?;
+    Ok(directory)
+}
+
+/// Installs packages of Python into a directory of their own.
+pub(crate) fn install(host: &Host, requirements: &Path, directory: &Path) -> Result {
     // Under another name until all of it is there.
     let partial = directory.with_extension("partial");
     std::fs::remove_dir_all(&partial).ok();
     let mut pip = pip(host, "install");
-    host::check(pip.arg("--target").arg(&partial).arg("--requirement").arg(requirements))
-        .map_err(|error| format!("{error}\n{}", Index::Python.hint(package)))?;
-    std::fs::rename(&partial, &directory)
-        .map_err(|error| format!("cannot rename {}: {error}", partial.display()))?;
-    Ok(directory)
+    host::check(pip.arg("--target").arg(&partial).arg("--requirement").arg(requirements))?;
+    std::fs::rename(&partial, directory)
+        .map_err(|error| format!("cannot rename {}: {error}", partial.display()))
 }
 
 pub(crate) fn zig(host: &Host, compiler: &Path, language: &str) -> Command {

@@ -12,6 +12,7 @@ mod host;
 mod package;
 mod pageman;
 mod ported;
+mod s3;
 mod sabotage;
 mod soak;
 mod sha256;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
   tidy               check the repository's own rules
   sabotage [NAME]    break invariants on purpose; the named tests must fail
   soak               tests that are too long for CI: all pairs of strategies, all sabotage
+  s3                 images in an object store that speaks S3's protocol, with a service that is fetched
   bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
   ported DIRECTORY   build and run wasmtime's examples, which a checkout of it has there, as ported by
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         ["sabotage"] => sabotage::run(&host, Selection::All),
         ["sabotage", name] => sabotage::run(&host, Selection::Named(name)),
         ["soak"] => soak::run(&host),
+        ["s3"] => s3::run(&host),
         ["bench", ref names @ ..] => bench(&host, names),
         ["differential", ref arguments @ ..] => differential::run(&host, arguments),
         ["ported", examples] => ported::run(&host, examples.as_ref(), false),

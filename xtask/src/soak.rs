@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::Result;
 use crate::host::{self, Host};
+use crate::s3;
 use crate::sabotage::{self, Selection};
 
 /// Tests that take longer than CI does: those marked as ignored in it. Ten thousand damaged
@@ -11,7 +12,7 @@ use crate::sabotage::{self, Selection};
 /// go to and fro between processes, a million calls of the page manager, a million requests, a
 /// store of images that several processes use for a minute, each damaged byte of an object, a
 /// gibibyte that is loaded unread, and programs that move fifty times, over links that break and between
-/// nodes that are killed five hundred times.
+/// nodes that are killed five hundred times. Besides, object stores that speak S3's protocol ([`s3`]).
 const TESTS: [&str; 11] = [
     "bad_input",
     "spec_suite",
@@ -64,6 +65,7 @@ pub(crate) fn run(host: &Host) -> Result {
         let cargo = if test == "page_manager" { host::offline(cargo) } else { cargo };
         host::check(&mut { cargo })?;
     }
+    s3::run(host)?;
     sabotage::run(host, Selection::All)
 }
 

@@ -2,6 +2,7 @@
 //! with all of them here before the start.
 
 mod first;
+mod firsts;
 mod layers;
 mod limited;
 mod moves;
@@ -16,6 +17,7 @@ mod table;
 use std::path::Path;
 use std::time::Duration;
 
+pub use firsts::first_instruction;
 pub use moves::moves;
 pub use processes::part;
 
@@ -112,7 +114,6 @@ const GIGABIT_BYTES: f64 = 125e6;
 struct Tables {
     touches: Table,
     layers: Table,
-    firsts: Table,
     forks: Table,
     crowds: Table,
     notes: Vec<String>,
@@ -127,7 +128,6 @@ pub fn run(size: Size) -> Report {
     let mut tables = Tables {
         touches: Table::new("postcopy", &["network", "pages", "order", "way"], &COLUMNS),
         layers: Table::new("postcopy", &["network", "pages", "order", "without"], &COLUMNS),
-        firsts: Table::new("postcopy", &["network", "image", "way"], &first::COLUMNS),
         forks: Table::new("postcopy", &["pages", "way"], &["forks a second", "of a local image"]),
         crowds: Table::new("postcopy", &["pages", "nodes"], &["forks a second a node", "of all"]),
         notes: Vec::new(),
@@ -169,11 +169,6 @@ fn small(directory: &Path, tables: &mut Tables, ways: &[Way]) {
                 tables.planned(name, &run, &parts::run(&run, served, directory));
             }
         }
-        for way in ways {
-            let keys = [name, "small", way.name()].map(str::to_owned).to_vec();
-            let values = first::run(*way, &PAGES.to_string(), served, directory);
-            tables.firsts.add(keys, &values);
-        }
     }
 }
 
@@ -208,7 +203,6 @@ fn large(directory: &Path, tables: &mut Tables) {
     limited(directory, tables);
     let line = Namespaces::new(AS_FAST_AS_IT_GOES).expect("there was one before");
     forks(directory, &line, tables);
-    firsts(directory, &line, tables);
 }
 
 /// Each layer of the plan left out in turn, in each order.
@@ -280,29 +274,6 @@ fn forks(directory: &Path, line: &Namespaces, tables: &mut Tables) {
     }
 }
 
-fn firsts(directory: &Path, line: &Namespaces, tables: &mut Tables) {
-    let directory = prepared(directory, GIB);
-    let has_python = first::prepare_python(&directory);
-    if !has_python {
-        tables.note("Skipped: CPython, which was not fetched.".to_owned());
-    }
-    for (name, trouble) in [("no delay", NO_TROUBLE), ("10 ms round trip", FAR)] {
-        let server = Server::new(line, &directory, GIB, trouble);
-        for _ in 0..3 {
-            for way in [Way::Tls, Way::Quic, Way::Copy].into_iter().filter(|_| has_python) {
-                let keys = [name, first::PYTHON, way.name()].map(str::to_owned).to_vec();
-                tables.firsts.add(keys, &server.first(way, first::PYTHON));
-            }
-        }
-        for _ in 0..2 {
-            for way in Way::ALL {
-                let keys = [name, "1 GiB", way.name()].map(str::to_owned).to_vec();
-                tables.firsts.add(keys, &server.first(way, &GIB.to_string()));
-            }
-        }
-    }
-}
-
 /// A directory with an image of so many pages.
 fn prepared(directory: &Path, pages: u32) -> std::path::PathBuf {
     let directory = directory.join(pages.to_string());
@@ -363,7 +334,7 @@ impl Tables {
         let mut samples = self.touches.raw();
         samples += &self.layers.raw();
         text += &format!("\n{}", self.layers.markdown(&["times as long"], beside_all));
-        for table in [&self.firsts, &self.forks, &self.crowds] {
+        for table in [&self.forks, &self.crowds] {
             samples += &table.raw();
             text += &format!("\n{}", table.markdown(&[], |_, _| Vec::new()));
         }

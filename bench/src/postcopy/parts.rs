@@ -115,7 +115,7 @@ impl Run {
 }
 
 /// What a run took, in milliseconds or as it is said.
-pub(super) const COLUMNS: [&str; 13] = [
+pub(super) const COLUMNS: [&str; 14] = [
     "init",
     "toucher",
     "its CPU",
@@ -123,6 +123,7 @@ pub(super) const COLUMNS: [&str; 13] = [
     "server",
     "handle",
     "IO",
+    "told",
     "unseen",
     "waits",
     "CPU here",
@@ -327,11 +328,14 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let whole = began.elapsed();
     let wire = received() - wire;
     ready.check(run);
-    let waits = report.waits;
-    let parts = [waits.network, waits.server, waits.handle, waits.install];
+    // The guest's clock says how long it has waited, and what remains of that beside the parts that the thread that
+    // fetches has counted is until one of the two knows of the other.
+    let waited = residency.waited - before.waited;
+    let (waits, told) = report.waits.parts_of(waited);
+    let parts = [waits.network, waits.server, waits.handle, waits.install, told];
     // Less than nothing where two parts of a wait were the same time.
     let rest = milliseconds(toucher) - milliseconds(own + parts.iter().sum::<Duration>());
-    let [network, server, handle, io] = parts.map(milliseconds);
+    let [network, server, handle, io, told] = parts.map(milliseconds);
     [
         milliseconds(first),
         milliseconds(toucher),
@@ -340,6 +344,7 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
         server,
         handle,
         io,
+        told,
         rest,
         (residency.waits - before.waits) as f64,
         milliseconds(spent),
@@ -378,6 +383,8 @@ fn a_page_at_a_time(run: &Run, served: Served, module: &Module) -> Values {
         server,
         handle,
         io,
+        // It is in the rest.
+        0.0,
         milliseconds(rest),
         f64::from(run.pages),
         milliseconds(spent),
@@ -425,7 +432,7 @@ fn all_before(run: &Run, ready: &mut Ready, began: Instant, wire: f64, spent: Du
     let rest = milliseconds(toucher.saturating_sub(own));
     let (first, toucher, own) = (milliseconds(first), milliseconds(toucher), milliseconds(own));
     let (spent, whole) = (milliseconds(spent), milliseconds(whole));
-    [first, toucher, own, 0.0, 0.0, 0.0, 0.0, rest, 0.0, spent, f64::NAN, whole, wire]
+    [first, toucher, own, 0.0, 0.0, 0.0, 0.0, 0.0, rest, 0.0, spent, f64::NAN, whole, wire]
 }
 
 pub(super) fn fresh(module: &Module) -> Ready {
