@@ -115,6 +115,10 @@ impl Service {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "--nocapture", "images_are_kept_and_used_by_s3"]);
         command.env(PART, part).env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.port));
+        // What the user of this machine has set is of other places.
+        for name in ["AWS_SESSION_TOKEN", "AWS_PROFILE", "HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
+            command.env_remove(name);
+        }
         command.env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
         command.env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
         command.envs(more.iter().copied());

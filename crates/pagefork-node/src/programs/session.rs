@@ -127,7 +127,7 @@ impl ProgramSession<'_> {
             attached.program.detach(attached.number);
         }
         for migration in &self.carries {
-            self.node.arrivals().left(&self.node, *migration);
+            self.node.arrivals().left(self.node, *migration);
         }
         served?;
         // What it still sends is not for us, but it is to hear why.

@@ -440,9 +440,11 @@ impl Image {
     ///
     /// let root = Image::new("example", 0..1 << 20, [(0, &[1; 1 << 20][..])])?;
     /// let run = HeldRun { offset: 8192, bytes: Arc::new(vec![2; 3 * 4096]), part: 0..3 * 4096 };
-    /// let branch = Image::of_shared_changes(&root, "example", vec![0..1 << 20], &[run])?;
+    /// let zeros = HeldRun { offset: 40960, bytes: Arc::new(vec![0; 4096]), part: 0..4096 };
+    /// let branch = Image::of_shared_changes(&root, "example", vec![0..1 << 20], &[run, zeros])?;
     /// assert_eq!(branch.held(8192, 3 * 4096), Some(&[2; 3 * 4096][..]));
     /// assert_eq!(branch.held(8192, 4 * 4096), None);
+    /// assert_eq!(branch.held(40960, 4096), Some(&[0; 4096][..]));
     /// assert_eq!((branch.held(4096, 8192), root.held(8192, 4096)), (None, None));
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```

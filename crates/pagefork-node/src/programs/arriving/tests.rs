@@ -173,8 +173,13 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     // There is room for one.
     let limits = ProgramLimits { programs: 1, ..ProgramLimits::default() };
     let way = OnItsWay::new("back", limits);
+    let is_ready = || way.target.arrivals().is_ready(MigrationId([1; 16]));
+    assert!(!is_ready());
+    way.offer(1);
+    assert!(!is_ready(), "its last changes would be those of nothing");
     assert!(matches!(way.send_ahead(1), MigrationStep::AheadHere { .. }));
     assert_eq!(way.count(), (1, 1));
+    assert!(is_ready());
     // Another state takes the same ones.
     let step = MigrationStep::Ahead { image: way.state(), token: Vec::new() };
     assert!(matches!(way.step(1, step), MigrationStep::AheadHere { .. }));
@@ -192,6 +197,10 @@ fn slots_are_filled_ahead_and_given_back_when_their_program_does_not_come() {
     assert!(matches!(way.send_ahead(3), MigrationStep::AheadHere { .. }));
     let arriving = Arc::clone(&way.target.arrivals().lock()[&MigrationId([3; 16])]);
     let is_worked_on = arriving.lock();
+    assert!(
+        !way.target.arrivals().is_ready(MigrationId([3; 16])),
+        "that would have to be waited for"
+    );
     way.left(3);
     drop(is_worked_on);
     assert_eq!(way.count(), (1, 1));
