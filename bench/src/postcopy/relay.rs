@@ -38,7 +38,7 @@ pub(super) fn stream(ip: IpAddr, to: SocketAddr, trouble: Trouble) -> io::Result
         let mut early = early_connections();
         for connection in listener.incoming() {
             let Ok(near) = connection else { continue };
-            // Only this relay is connected to in its network, by one at a time.
+            // In a namespace only this relay is connected to so, by one at a time; elsewhere a test may take a delay less, by one at a time.
             let is_early = std::mem::replace(&mut early, early_connections()) != early;
             thread::spawn(move || {
                 if !is_early {

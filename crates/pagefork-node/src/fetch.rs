@@ -253,7 +253,7 @@ fn reach_by_tls(
     let mut connection = connection.map_err(NodeError::io("begin a connection"))?;
     let mut first = Vec::new();
     connection.write_tls(&mut first).map_err(NodeError::io("begin a connection"))?;
-    let socket = connect_saying(place, &first, deadline)?;
+    let socket = connect_to_host(place, &first, deadline)?;
     let socket = TimedSocket::new(socket, deadline, times);
     let socket = socket.map_err(NodeError::io("set up a connection"))?;
     let mut channel = TlsChannel::new(Connection::Client(connection), socket);
@@ -404,7 +404,7 @@ fn open_image(
 }
 
 /// Connects with the first of a host's addresses that takes the connection, and says something.
-fn connect_saying(address: &str, first: &[u8], deadline: Instant) -> Result<TcpStream, NodeError> {
+fn connect_to_host(address: &str, first: &[u8], deadline: Instant) -> Result<TcpStream, NodeError> {
     let action = || format!("reach node {address}");
     let mut failed = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for place in address.to_socket_addrs().map_err(NodeError::io(action()))? {

@@ -39,8 +39,8 @@ impl RangeList {
     }
 }
 
-/// Calls `each` with each page's offset and bytes, of ranges of whole pages: those that `held` has in memory, up to the
-/// first in a row that it has not, and the rest of these read block by block.
+/// Calls `each` with each page's offset and bytes, of ranges of whole pages. Those that `held` has are not read; from
+/// one on that it has not, a block is read, whatever of that it has.
 ///
 /// # Errors
 /// What `read` fails with.

@@ -140,8 +140,8 @@ impl Arrivals {
         (all.len(), all.iter().filter(has_slots).count())
     }
 
-    /// Whether a program can be taken without the network when its last changes are here: the state before
-    /// them is here, and its slots are filled. Nobody works on it.
+    /// Whether a program is most likely taken without the network when its last changes are here: the state before
+    /// them is here, its slots are filled, and nobody works on it. If that changes meanwhile, the step takes longer.
     pub(super) fn is_ready(&self, migration: MigrationId) -> bool {
         let Some(arrival) = self.lock().get(&migration).cloned() else { return false };
         let arriving = arrival.program.try_lock();
@@ -162,7 +162,10 @@ impl Arrivals {
             Err(TryLockError::Poisoned(left)) => left.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        if matches!(arriving.target.state(), TargetState::Asked | TargetState::Accepted) {
+        // What has followed on one that is gone is not of this source.
+        if !arriving.is_gone
+            && matches!(arriving.target.state(), TargetState::Asked | TargetState::Accepted)
+        {
             // If it is handed over after all, that is recorded anew. What cannot be removed is asked for when
             // the node is started again.
             let _ = node.records().forget_arriving(migration);

@@ -322,6 +322,7 @@ impl MovingProgram {
                 // It was not handed over, so it goes on; who hears of that is of no weight.
                 let outputs = self.source.handle(SourceInput::Withdraw, now());
                 let _ = self.carry_out(outputs);
+                self.take_link_back();
                 if let Some(link) = &mut self.link {
                     let _ = link.duplex.end();
                 }
@@ -480,7 +481,7 @@ impl MovingProgram {
         // A target that is gone by now is no reason to wait for an operator.
         let is_lost = match &self.sending {
             Some(sending) => sending.is_lost(),
-            None => self.link.is_none(),
+            None => self.link.as_ref().is_none_or(|link| link.duplex.is_lost()),
         };
         if is_lost {
             return Err("the connection with the target is lost".to_owned());

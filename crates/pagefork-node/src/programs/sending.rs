@@ -178,9 +178,11 @@ impl ChangesSending {
         }
     }
 
-    /// Whether it sends nothing more, though it was not ended.
+    /// Whether it sends nothing more, though it was not ended: the connection is known to be lost, or its thread
+    /// has panicked.
     pub(super) fn is_lost(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        has_ended || self.shared.link.try_lock().is_ok_and(|link| link.duplex.is_lost())
     }
 
     /// Gives the connection back, with what it has not sent yet; `None` if it is lost.

@@ -298,7 +298,7 @@ impl ProgramSession<'_> {
                     (reply, after)
                 };
                 match is_here {
-                    // Its program rests. No thread is started before it goes on.
+                    // Its program rests. No thread is started for the step.
                     true => self.do_now(step)?,
                     false => self.work_and(step),
                 }
@@ -412,7 +412,7 @@ impl ProgramSession<'_> {
         }
     }
 
-    /// Does at once what waits for no network, answers, and has more done then.
+    /// Does at once what most likely waits for no network, answers, and has more done then.
     ///
     /// # Errors
     /// If the connection is lost.
@@ -504,7 +504,7 @@ impl ProgramSession<'_> {
     }
 }
 
-/// That of something which was to be done its thread has panicked.
+/// What a client is told if what it asked for has panicked.
 fn has_failed() -> NodeReply {
     NodeReply::Refused("the node has failed".to_owned())
 }

@@ -66,8 +66,8 @@ struct WaitingDatagrams {
 }
 
 impl WaitingDatagrams {
-    /// Whether there is room for one more, which then has it.
-    fn has_room(&mut self, size: usize) -> bool {
+    /// Takes room for one more, if there is.
+    fn take_room(&mut self, size: usize) -> bool {
         let size = self.size + size.max(WAITING_MIN);
         let fits = size <= self.size_max;
         if fits {
@@ -202,7 +202,7 @@ impl Inbound {
 
     fn push(&self, event: ConnectionEvent, size: usize) {
         let mut waiting = self.lock();
-        if !waiting.has_room(size) {
+        if !waiting.take_room(size) {
             return;
         }
         let was_empty = waiting.events.is_empty();
@@ -285,10 +285,10 @@ mod tests {
     #[test]
     fn datagrams_wait_by_what_holding_them_takes() {
         let mut waiting = WaitingDatagrams { events: Vec::new(), size: 0, size_max: WAITING_MAX };
-        let small = (0..WAITING_MAX).take_while(|_| waiting.has_room(30)).count();
+        let small = (0..WAITING_MAX).take_while(|_| waiting.take_room(30)).count();
         assert_eq!(small, WAITING_MAX / WAITING_MIN);
-        assert!(!waiting.has_room(0));
+        assert!(!waiting.take_room(0));
         waiting.size = 0;
-        assert!(waiting.has_room(WAITING_MAX) && !waiting.has_room(1));
+        assert!(waiting.take_room(WAITING_MAX) && !waiting.take_room(1));
     }
 }

@@ -5,6 +5,8 @@
 //! twice, or somebody say it again in the name of an address that was theirs once: then a handshake begins that
 //! nobody ends.
 //!
+//! Two options of sockets are set by nix's macro, since this crate has no `unsafe` of its own.
+//!
 //! [RFC 7413]: https://www.rfc-editor.org/rfc/rfc7413
 
 use std::io::{self, ErrorKind, Write};
@@ -56,7 +58,6 @@ pub(crate) fn connect_saying(
     let socket = Socket::new(Domain::for_address(place), Type::STREAM, Some(Protocol::TCP))?;
     // Where the system refuses, or does not know the other one, it shakes hands first.
     let _ = setsockopt(&socket, TcpFastOpenConnect, &true);
-    socket.set_tcp_nodelay(true)?;
     // Bytes are handed to the system once. A call that waited, and was interrupted, would not say whether it has
     // taken them, nor that nobody has taken the connection.
     socket.set_nonblocking(true)?;

@@ -461,8 +461,8 @@ impl Image {
             (offset..).step_by(PAGE_SIZE as usize).zip((*start..).step_by(PAGE_SIZE as usize));
         let follows = |page: &DifferingPage| {
             let (place, at) = places.next().expect("there is no last one");
-            page.page == place
-                && matches!(&page.contents, Some(PageContents::Shared(own, own_at)) if Arc::ptr_eq(own, all) && *own_at == at)
+            let Some(PageContents::Shared(own, own_at)) = &page.contents else { return false };
+            page.page == place && Arc::ptr_eq(own, all) && *own_at == at
         };
         pages.iter().all(follows).then(|| &all[*start..*start + length as usize])
     }

@@ -52,6 +52,7 @@ pub(crate) mod fork;
 pub mod procmaps;
 
 /// What faults and searches take, as tests say it.
+#[cfg_attr(not(debug_assertions), allow(dead_code, unreachable_pub))]
 pub(crate) mod times;
 /// Makes system calls of the current thread fail: for tests, in builds with debug assertions.
 #[cfg(debug_assertions)]

@@ -26,8 +26,8 @@ use crate::os::{memfd, sys, times};
 const FEATURES: u64 = feature::PROTECT_UNPOPULATED | feature::PROTECT_ASYNC;
 
 /// What ranges of pages are registered with whose writes the kernel remembers. A process has one
-/// for all slots, which is not closed while pages are: kernels before 6.9 then left marks in page tables, of
-/// pages whose writes nobody notes.
+/// for all slots. It stays open: where it is closed while pages are registered, kernels before 6.9 leave
+/// marks in page tables, and nobody notes writes to those pages.
 #[derive(Debug)]
 pub(crate) struct WriteWatch {
     file: Userfaultfd,
@@ -187,7 +187,7 @@ fn probe() -> Result<Option<WriteNotes>, PagesError> {
             page_numbers(written, addresses.start)
         };
         let (asked_first, mut written) = (written(&present), written(&regions));
-        // What is written is among what a look at page tables alone finds so.
+        // What is written is among what a look at page tables alone finds so; else nothing below is as it should be.
         if !written.iter().all(|page| asked_first.contains(page)) {
             written.push(u64::MAX);
         }

@@ -56,7 +56,9 @@ impl MapShare {
     /// As of [`Self::take`], and the share is as before.
     pub(crate) fn grow_to(&mut self, maps: u64) -> Result<(), PagesError> {
         if maps > self.0 {
-            self.0 += std::mem::take(&mut Self::take(maps - self.0)?.0);
+            let mut more = Self::take(maps - self.0)?;
+            // Dropped, it gives nothing back.
+            self.0 += std::mem::take(&mut more.0);
         }
         Ok(())
     }
