@@ -35,7 +35,13 @@ fn can_protect() -> bool {
 fn on_an_idle_machine<R>(body: impl FnOnce() -> R) -> R {
     #[cfg(debug_assertions)]
     return with_times(
-        Times { fault: 1500, protected_fault: 1000, search: 2000, search_all: 20_000 },
+        Times {
+            fault: 1500,
+            protected_fault: 1000,
+            search: 2000,
+            search_all: 20_000,
+            discard_all: 4000,
+        },
         body,
     );
     #[cfg(not(debug_assertions))]

@@ -14,7 +14,7 @@ use pagefork_layout::module::MemoryType;
 #[cfg(not(feature = "no-cow"))]
 use pagefork_pages::Reason;
 #[cfg(not(feature = "no-cow"))]
-use pagefork_pages::inject::{fail_all, pretend, record};
+use pagefork_pages::inject::{Times, fail_all, pretend, record, with_times};
 use pagefork_pages::inject::{fail_from, fail_nth};
 use pagefork_pages::{
     Call, HostFeatures, Image, ImageForm, PagesError, ResetKind, Slot, Strategies, StrategyConfig,
@@ -352,6 +352,71 @@ fn without_pagemap_scan_the_page_map_is_read() {
         let calls = record(|| slot.reset().unwrap()).1;
         assert!(calls.contains(&Call::ReadPagemap) && !calls.contains(&Call::Scan));
     });
+}
+
+/// A kernel before 6.7 where perf is forbidden, on which things take that long: what `Auto` uses after each
+/// of `rounds` runs that write another page each time, and why.
+#[cfg(not(feature = "no-cow"))]
+fn auto_without_scans_and_counting(times: Times, rounds: u64) -> Vec<(ResetKind, Reason)> {
+    fail_all(Call::Scan, libc::ENOTTY, HostFeatures::get).unwrap();
+    fail_all(Call::WatchFaults, libc::EACCES, || {
+        assert!(!pagefork_pages::counts_faults_in_memory());
+    });
+    let (image, _) = dense_image(&layout_of(&[MemoryType::new(0, None)]), 0x42, 4 * MIB);
+    let case = Case::new("wide", layout_of(&[MemoryType::new(0, None)]), image, (4 * MIB, 4 * MIB));
+    let strategies = strategies(ResetKind::Auto);
+    let mut slot = case.spawn(&strategies);
+    let used = (0..rounds).map(|round| {
+        slot.enter();
+        write(&slot, case.memory(0) + round * 7 % (4 * MIB / PAGE) * PAGE, &[0xab]);
+        with_times(times, || slot.reset_for(OWNER).unwrap());
+        (slot.strategy().used, slot.strategy().reason)
+    });
+    let used = used.collect();
+    case.assert_fresh(&slot, &strategies, "auto");
+    used
+}
+
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn where_reading_the_page_map_costs_more_all_is_discarded() {
+    in_own_process("where_reading_the_page_map_costs_more_all_is_discarded", || {
+        let quick = Times {
+            fault: 1500,
+            protected_fault: 1000,
+            search: 20_000,
+            search_all: 200_000,
+            discard_all: 4000,
+        };
+        let used = auto_without_scans_and_counting(quick, 1000);
+        let blind = |(kind, _): &&(ResetKind, Reason)| *kind == ResetKind::Discard;
+        assert!(used.iter().filter(blind).count() > 700, "{used:?}");
+        assert!(used.iter().any(|(_, reason)| matches!(reason, Reason::Compared { .. })));
+        assert!(!used[200..].iter().all(|used| blind(&used)), "it looks again");
+    });
+}
+
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn where_reading_the_page_map_costs_less_discarding_is_tried_less_and_less() {
+    in_own_process(
+        "where_reading_the_page_map_costs_less_discarding_is_tried_less_and_less",
+        || {
+            let dear = Times {
+                fault: 1500,
+                protected_fault: 1000,
+                search: 1000,
+                search_all: 1000,
+                discard_all: 500_000,
+            };
+            let used = auto_without_scans_and_counting(dear, 3000);
+            let blind = |used: &[(ResetKind, Reason)]| {
+                used.iter().filter(|(kind, _)| *kind == ResetKind::Discard).count()
+            };
+            let (first, last) = (blind(&used[..1000]), blind(&used[1000..]));
+            assert!((1..=100).contains(&first) && last < first, "{first}, {last}");
+        },
+    );
 }
 
 #[test]

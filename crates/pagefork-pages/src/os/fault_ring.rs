@@ -22,6 +22,9 @@ const FAULTS_TRIED: usize = 2000;
 /// records has 256, which a fault of the reader must not overwrite.
 const ADDRESSES_MAX: usize = 248;
 
+/// Bytes that are written at a fault.
+pub(crate) const RECORD_SIZE: u64 = 16;
+
 /// Room for addresses of faults.
 pub(crate) type Addresses = [u64; ADDRESSES_MAX];
 
@@ -126,7 +129,6 @@ impl FaultRing {
     pub(crate) fn since(&self, before: u64, into: &mut Addresses) -> Option<usize> {
         /// A `perf_event_header`: of a sample, in user mode, and the size of the record.
         const SAMPLE: u64 = 9 | 2 << 32 | RECORD_SIZE << 48;
-        const RECORD_SIZE: u64 = 16;
 
         let records = self.pages.wrapping_add(PAGE_SIZE as usize).cast::<u64>();
         let word = |at: u64| {

@@ -125,6 +125,20 @@ impl Faults {
         Some(Self { thread, count: count.ok()?? })
     }
 
+    /// How many faults the current thread has taken since an earlier time, if that was the current one, too.
+    pub(crate) fn since(self, earlier: Self) -> Option<u64> {
+        let count = match (self.count, earlier.count) {
+            (FaultCount::Ring(now), FaultCount::Ring(before)) => {
+                now.wrapping_sub(before) / fault_ring::RECORD_SIZE
+            }
+            (FaultCount::Usage(minor, major), FaultCount::Usage(minor_before, major_before)) => {
+                u64::try_from(minor - minor_before + major - major_before).ok()?
+            }
+            _ => return None,
+        };
+        (self.thread == earlier.thread).then_some(count)
+    }
+
     /// Copies the addresses of all faults that the current thread has taken since `self`, if
     /// there is room for them and they are known; says how many.
     pub(crate) fn addresses_since(self, into: &mut Addresses) -> Option<usize> {

@@ -11,7 +11,8 @@ use std::cell::Cell;
 /// # #[cfg(debug_assertions)] {
 /// use pagefork_pages::inject::{Times, with_times};
 ///
-/// let times = Times { fault: 1500, protected_fault: 1000, search: 2000, search_all: 20_000 };
+/// let times = Times { fault: 1500, protected_fault: 1000, search: 2000, search_all: 20_000,
+///     discard_all: 4000 };
 /// with_times(times, || {
 ///     // Here slots choose by these.
 /// });
@@ -27,6 +28,8 @@ pub struct Times {
     pub search: u32,
     /// A search of a whole slot.
     pub search_all: u32,
+    /// To discard all of a slot, where that is compared with a search.
+    pub discard_all: u32,
 }
 
 thread_local! {

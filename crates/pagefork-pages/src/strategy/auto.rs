@@ -1,7 +1,10 @@
 //! `Auto` chooses how written pages are found.
 
+use std::time::Instant;
+
 use crate::os::faults::counts_faults_in_memory;
 use crate::pages::slot_pages::SlotPages;
+use crate::strategy::blind::BlindCosts;
 use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::DirtySet;
 use crate::strategy::report::ResetReport;
@@ -19,6 +22,9 @@ use crate::strategy::tuning::{
 ///   Resident <------ faults show what is new ------ Scan --- many pages, none kept ---> Discard
 ///      '------------- most resets scan ---------------^ '------- after some time ----------'
 /// ```
+///
+/// Where a search reads the page map, `Discard` is tried for a window whenever runs write something
+/// new, and stays if it costs less: [`BlindCosts`].
 #[derive(Debug)]
 pub(crate) struct Auto {
     huge_pages: HugePagePolicy,
@@ -32,6 +38,12 @@ pub(crate) struct Auto {
     /// The same for pages to be kept under protection.
     protect_wait: u32,
     protect_retry: u32,
+    blind: BlindCosts,
+    /// Whether this window tries to discard all.
+    is_trial: bool,
+    /// Windows to wait before that is tried again, and how long to wait the next time.
+    trial_wait: u32,
+    trial_retry: u32,
 }
 
 /// Whether huge pages are kept out of the slot, so that page faults can show what is written.
@@ -72,6 +84,10 @@ impl Auto {
             retry: RETRY,
             protect_wait: 0,
             protect_retry: RETRY,
+            blind: BlindCosts::default(),
+            is_trial: false,
+            trial_wait: 0,
+            trial_retry: RETRY,
         }
     }
 
@@ -96,9 +112,24 @@ impl Auto {
         may && !pages.has_small_pages() && seen && self.window.written_max <= SMALL_RUN_MAX
     }
 
-    /// Notes a reset, and chooses anew at the end of a window.
+    /// Whether resets are timed, so that ways that look for what was written and those that do not can
+    /// be compared.
+    pub(super) fn compares(&self, dirty: &DirtySet) -> bool {
+        self.mode != ResetKind::Resident && dirty.reads_page_map()
+    }
+
+    /// Notes a reset, which began then if it is timed, and chooses anew at the end of a window.
     #[inline]
-    pub(super) fn note(&mut self, report: &ResetReport, pages: &SlotPages, dirty: &mut DirtySet) {
+    pub(super) fn note(
+        &mut self,
+        report: &ResetReport,
+        pages: &SlotPages,
+        dirty: &mut DirtySet,
+        begun: Option<Instant>,
+    ) {
+        if let Some(begun) = begun {
+            self.blind.note(self.mode == ResetKind::Discard, begun);
+        }
         let window = &mut self.window;
         window.resets += 1;
         // A search for few pages whose protection was lifted is what protection costs.
@@ -114,6 +145,9 @@ impl Auto {
         window.written_max = window.written_max.max(report.restored + report.discarded);
         if window.resets == WINDOW {
             let window = std::mem::take(&mut self.window);
+            if dirty.reads_page_map() {
+                self.blind.end_window(self.mode == ResetKind::Discard);
+            }
             if !self.protects_too_much(window, dirty) {
                 self.choose(window, pages, dirty);
             }
@@ -164,12 +198,56 @@ impl Auto {
         too_much
     }
 
+    /// Tries to discard all, or ends such a try, where the page map is read to find what was written,
+    /// and finds something new.
+    fn choose_blind(
+        &mut self,
+        finds_new: bool,
+        pages: &SlotPages,
+        dirty: &DirtySet,
+    ) -> Option<(ResetKind, Reason)> {
+        if std::mem::take(&mut self.is_trial) {
+            let compared = self.blind.compared();
+            let reason = compared.map_or(Reason::Retry, |compared| Reason::Compared {
+                search_ns: compared.search_ns,
+                discard_ns: compared.discard_ns,
+            });
+            if compared.is_some_and(|compared| compared.discards()) {
+                self.trial_retry = RETRY;
+                self.wait_longer();
+                return Some((ResetKind::Discard, reason));
+            }
+            self.trial_wait = self.trial_retry;
+            self.trial_retry = (self.trial_retry * 2).min(RETRY_MAX);
+            return Some((ResetKind::Scan, reason));
+        }
+        if self.mode != ResetKind::Scan || !dirty.reads_page_map() {
+            return None;
+        }
+        self.trial_wait = self.trial_wait.saturating_sub(1);
+        // A discard takes the copies that a slot of a branch has, and they are made again.
+        let may = self.trial_wait == 0 && !pages.has_copies();
+        self.is_trial = may && finds_new && self.blind.knows_search();
+        self.is_trial.then_some((ResetKind::Discard, Reason::Retry))
+    }
+
+    /// Has the next try of a mode that did not pay wait, longer each time.
+    fn wait_longer(&mut self) {
+        self.wait = self.retry;
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+    }
+
     fn choose(&mut self, window: Window, pages: &SlotPages, dirty: &mut DirtySet) {
         use ResetKind::{Discard, Resident, Scan};
         let Window { resets, scans, new, discarded, .. } = window;
         let mean = |sum: u64| sum / u64::from(resets);
         let (new, discarded) = (mean(new), mean(discarded));
         let may_count = self.huge_pages != HugePagePolicy::Allowed && pages.has_small_pages();
+        let is_shown = may_count && new <= FEW_PAGES && counts_faults_in_memory();
+        if let Some(chosen) = self.choose_blind(new > 0 && !is_shown, pages, dirty) {
+            (self.mode, self.reason) = chosen;
+            return;
+        }
         if self.mode != Resident {
             self.wait = self.wait.saturating_sub(1);
         }
@@ -197,8 +275,7 @@ impl Auto {
         };
         // `Discard`, and `Resident` after it had to scan, wait longer each time.
         if mode == Discard || self.mode == Resident {
-            self.wait = self.retry;
-            self.retry = (self.retry * 2).min(RETRY_MAX);
+            self.wait_longer();
         }
         (self.mode, self.reason) = (mode, reason);
     }

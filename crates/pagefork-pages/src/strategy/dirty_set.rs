@@ -5,7 +5,7 @@ use std::ops::Range;
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::PagesError;
-use crate::os::pagemap::Finder;
+use crate::os::pagemap::{Finder, Method};
 use crate::os::pagemap_scan::PageRegion;
 use crate::pages::budget::{Budget, BudgetShare};
 use crate::pages::slot_pages::{AllFresh, SlotPages};
@@ -18,6 +18,8 @@ use crate::strategy::stack::Stack;
 use crate::strategy::tuning::{COPIES, DENSE, DISCARDS_MAX, LOOK, LOOK_FADES, SEARCH, WINDOW};
 
 use self::restore::Restored;
+
+pub(super) use self::lifted::with_measured;
 
 /// How private pages become known.
 mod find;
@@ -231,6 +233,11 @@ impl DirtySet {
     /// Whether pages are discarded without a look, since they return too late.
     pub(crate) fn keeps_nothing(&self) -> bool {
         self.returns[0].keep() == 0
+    }
+
+    /// Whether a search reads an entry of the page map for each page.
+    pub(crate) fn reads_page_map(&self) -> bool {
+        self.finder.method() == Method::Read
     }
 
     /// Has future returns weigh more than past ones.

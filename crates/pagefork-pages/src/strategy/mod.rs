@@ -35,6 +35,8 @@ mod evicted;
 mod protection;
 /// The life of a page: which are private, kept, evicted.
 mod dirty_set;
+/// Whether it costs less to discard all pages than to find those that were written.
+mod blind;
 /// `Auto` chooses how written pages are found.
 mod auto;
 /// Resets that find private pages and restore them in place.

@@ -1,5 +1,7 @@
 //! Resets that find private pages and restore them in place.
 
+use std::time::Instant;
+
 use crate::os::error::PagesError;
 use crate::os::faults::Faults;
 use crate::pages::slot_pages::{AllFresh, SlotPages};
@@ -46,6 +48,9 @@ impl Search {
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
         let by = self.auto.as_ref().map_or(self.kind, Auto::mode);
+        // Two readings of the clock are little beside reading the page map.
+        let is_compared = |auto: &Auto| auto.compares(&self.dirty);
+        let begun = self.auto.as_ref().filter(|auto| is_compared(auto)).map(|_| Instant::now());
         let refused = self.auto.as_ref().is_some_and(|auto| auto.refuses_huge_pages(pages))
             && pages.refuse_huge_pages();
         let report = if refused || by == ResetKind::Discard {
@@ -59,7 +64,7 @@ impl Search {
         // A reset that fails changes no mode: what a discard leaves half-done, a discard
         // completes.
         if let Some(auto) = &mut self.auto {
-            auto.note(&report, pages, &mut self.dirty);
+            auto.note(&report, pages, &mut self.dirty, begun);
         }
         Ok(report)
     }

@@ -92,7 +92,13 @@ fn a_search_that_costs_more_than_it_spares_is_given_up() {
     counted_by_a_call(|| {
         let case = case();
         let strategies = strategies(ResetKind::Auto);
-        let dear = Times { fault: 1500, protected_fault: 1000, search: 40_000, search_all: 6_000 };
+        let dear = Times {
+            fault: 1500,
+            protected_fault: 1000,
+            search: 40_000,
+            search_all: 6_000,
+            discard_all: 4000,
+        };
         let mut slot = case.spawn(&strategies);
         let mut random = Random(3);
         let mut one = |slot: &mut Slot| run(&case, slot, std::iter::once(random.below(600)));

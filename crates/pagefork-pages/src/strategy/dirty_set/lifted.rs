@@ -215,7 +215,7 @@ fn make_offsets(regions: &mut [PageRegion], start: u64) {
 
 /// What searches take, with one that began then. Another program may have had the processor, so one
 /// measurement must not count for much.
-pub(super) fn with_measured(before: Option<u32>, begun: Instant) -> u32 {
+pub(in crate::strategy) fn with_measured(before: Option<u32>, begun: Instant) -> u32 {
     let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let took = took.clamp(SEARCH_MIN, SEARCH_MAX);
     match before.map(u64::from) {
