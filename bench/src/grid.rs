@@ -1,6 +1,7 @@
 //! Tables with many columns, measured in turn.
 
-use crate::measure::{Effort, Unit, Work, time};
+use crate::measure::{Clock, Effort, Unit, time};
+use crate::sides::thread::SideThread;
 
 /// A table of measurements: a line for each thing done, a column for each way to do
 /// it. The first columns are Pagefork's.
@@ -41,7 +42,30 @@ pub struct Contestant<'a> {
     /// The column.
     pub column: &'a str,
     /// One iteration.
-    pub work: Box<dyn FnMut() -> u64 + 'a>,
+    pub work: Iteration<'a>,
+}
+
+/// One iteration, and where it is done.
+pub enum Iteration<'a> {
+    /// On the thread that measures.
+    Here(Box<dyn FnMut() -> u64 + 'a>),
+    /// On the thread of its side.
+    There(SideThread, Box<dyn FnMut() -> u64 + Send + 'a>),
+}
+
+impl Iteration<'_> {
+    /// Nanoseconds an iteration, of so many, by the clock of the thread on which they are done.
+    ///
+    /// # Panics
+    /// If one does not return `expected`.
+    pub(crate) fn time(&mut self, iterations: u32, expected: u64, clock: Clock) -> f64 {
+        match self {
+            Self::Here(work) => time(&mut **work, iterations, expected, clock),
+            Self::There(thread, work) => {
+                thread.run(|| time(&mut **work, iterations, expected, clock))
+            }
+        }
+    }
 }
 
 /// Makes a contestant; `None` if it cannot do what the line says.
@@ -197,11 +221,11 @@ fn sample<'a>(
 ) {
     let iterations: Vec<u32> = contestants
         .iter_mut()
-        .map(|contestant| iterations(&mut *contestant.work, effort, expected))
+        .map(|contestant| iterations(&mut contestant.work, effort, expected))
         .collect();
     for _ in 0..effort.samples {
         for (contestant, &iterations) in contestants.iter_mut().zip(&iterations) {
-            let time = time(&mut *contestant.work, iterations, expected, effort.clock);
+            let time = contestant.work.time(iterations, expected, effort.clock);
             match samples.iter_mut().find(|(column, _)| *column == contestant.column) {
                 Some((_, samples)) => samples.push(time),
                 None => samples.push((contestant.column, vec![time])),
@@ -268,17 +292,17 @@ pub fn percentile(samples: &[f64], percent: usize) -> Option<f64> {
 }
 
 /// How many iterations a sample has.
-fn iterations(work: Work<'_>, effort: Effort, expected: u64) -> u32 {
+fn iterations(work: &mut Iteration<'_>, effort: Effort, expected: u64) -> u32 {
     /// Iterations until all is warm.
     const WARM: u32 = 50;
-    let mut once = time(work, 1, expected, effort.clock);
+    let mut once = work.time(1, expected, effort.clock);
     if effort.samples > 1 {
         // What is done once a process does not count.
-        once = time(work, 1, expected, effort.clock);
+        once = work.time(1, expected, effort.clock);
     }
     if effort.samples > 1 && once < 1e7 {
-        time(work, WARM, expected, effort.clock);
-        once = time(work, WARM, expected, effort.clock);
+        work.time(WARM, expected, effort.clock);
+        once = work.time(WARM, expected, effort.clock);
     }
     ((effort.sample_ns / once.max(1.0)) as u32).clamp(1, 1_000_000)
 }
@@ -320,7 +344,7 @@ mod tests {
                 calls.borrow_mut().push(column);
                 7
             };
-            Contestant { column, work: Box::new(work) }
+            Contestant { column, work: Iteration::Here(Box::new(work)) }
         };
         let mut grid = Grid::new("what", 1, ["a", "b"]);
         let mut both = [contestant("a"), contestant("b")];

@@ -23,14 +23,14 @@ pub fn run(options: &Options) -> Report {
     let ours = ours(&wasm);
     let theirs = Engines::new(100).sides(&wasm).split_off(1);
     let columns = ours.iter().map(|(column, _)| &**column);
-    let columns = columns.chain(theirs.iter().map(|(column, _)| *column));
+    let columns = columns.chain(theirs.iter().map(|theirs| theirs.column));
     let mut grid = Grid::new("spawn, grow, write, drop", ours.len(), columns);
     let times = if options.size == Size::Small { 10 } else { 1000 };
     for (name, step, count) in [("by 1 MiB", 16, 1), ("by 64 KiB, 1000 times", 1, times)] {
         let grow = Pages { first: 0, count, step };
         let job = |side: &dyn Side| assert_eq!(side.request(grow), 0, "new pages are zero");
         let ours = ours.iter().map(|(column, side)| (&**column, &**side));
-        let sides = ours.chain(theirs.iter().map(|(column, side)| (*column, &**side)));
+        let sides = ours.chain(theirs.iter().map(|theirs| (theirs.column, &*theirs.side)));
         let makers = crowd::makers(sides, |side| {
             Box::new(move || {
                 job(side);

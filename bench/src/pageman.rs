@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::grid::{Contestant, Grid, Maker};
+use crate::grid::{Contestant, Grid, Iteration, Maker};
 use crate::measure::{Effort, Size};
 use crate::programs::{fetched, is_there};
 use crate::report::Report;
@@ -166,8 +166,9 @@ pub fn run(size: Size) -> Report {
             let Some(wasm) = fetched((case.guest)(way)).map(Rc::new) else { continue };
             let mut add = |column: usize, work: fn(&[u8], &'static Case) -> Option<Run>| {
                 let (column, wasm) = (&*columns[column], Rc::clone(&wasm));
-                makers
-                    .push(Box::new(move || Some(Contestant { column, work: work(&wasm, case)? })));
+                makers.push(Box::new(move || {
+                    Some(Contestant { column, work: Iteration::Here(work(&wasm, case)?) })
+                }));
             };
             add(index, pagefork_side::work);
             #[cfg(feature = "peer")]

@@ -13,7 +13,7 @@ use std::ptr;
 use pagefork::{Caller, Engine, Func, FuncType, InstancePre, Linker, Module, Store, TypedFunc};
 use pagefork::{Val, ValRaw, ValType};
 
-use crate::grid::{Contestant, Grid, percentile};
+use crate::grid::{Contestant, Grid, Iteration, percentile};
 use crate::measure::{Effort, Size, Unit};
 use crate::report::Report;
 
@@ -389,7 +389,7 @@ type Way<'a> = (&'static str, Box<dyn FnMut() -> u64 + 'a>);
 
 /// Adds a line, of nanoseconds for each thing that is done.
 fn line(grid: &mut Grid, name: &str, effort: Effort, expected: u64, done: f64, ways: Vec<Way<'_>>) {
-    let contestant = |(column, work)| Contestant { column, work };
+    let contestant = |(column, work)| Contestant { column, work: Iteration::Here(work) };
     let mut contestants: Vec<_> = ways.into_iter().map(contestant).collect();
     let mut measured = Grid::new("", COLUMNS.len(), COLUMNS);
     let expected = expected * u64::from(CALLS);

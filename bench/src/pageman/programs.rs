@@ -8,7 +8,7 @@ use pagefork::{Engine, ExternType, Instance, InstancePre, Linker, Module, Store,
 
 use super::ROUNDS;
 use crate::engines;
-use crate::grid::{Contestant, Grid, Maker};
+use crate::grid::{Contestant, Grid, Iteration, Maker};
 use crate::measure::{Clock, Effort, Size, Unit};
 use crate::process::Process;
 use crate::programs::{self, fetched};
@@ -68,7 +68,7 @@ pub(super) fn malloc(size: Size) -> Grid {
                     let call = call.expect("it is exported");
                     let work =
                         move || call.call(&mut store, arguments).expect("memory is there").into();
-                    Some(Contestant { column, work: Box::new(work) })
+                    Some(Contestant { column, work: Iteration::Here(Box::new(work)) })
                 })
             })
             .collect();
@@ -101,7 +101,7 @@ pub(super) fn malloc(size: Size) -> Grid {
         let mut contestants: Vec<Contestant<'_>> = ways()
             .map(|(column, runner)| {
                 let work = move || programs::hash(&runner.run(start()).output);
-                Contestant { column, work: Box::new(work) }
+                Contestant { column, work: Iteration::Here(Box::new(work)) }
             })
             .collect();
         grid.contest(name, Effort::long(size), expected, &mut contestants).goal(0.97);
@@ -164,7 +164,7 @@ pub(super) fn requests(size: Size) -> Grid {
                     let call = call.expect("it is exported");
                     call.call(&mut store, (kib, count, 1)).expect("memory is there").into()
                 };
-                Contestant { column, work: Box::new(work) }
+                Contestant { column, work: Iteration::Here(Box::new(work)) }
             })
             .collect();
         grid.contest(name, Effort::short(size), count.into(), &mut contestants).goal(goal);
@@ -178,7 +178,7 @@ pub(super) fn requests(size: Size) -> Grid {
         let mut contestants: Vec<Contestant<'_>> = ways
             .map(|(column, wasm)| Contestant {
                 column,
-                work: Box::new(crate::serve::asked(&wasm, &arguments)),
+                work: Iteration::Here(Box::new(crate::serve::asked(&wasm, &arguments))),
             })
             .collect();
         let length = format!("{} times\n", arguments[1]).len() as u64;

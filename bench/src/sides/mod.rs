@@ -1,14 +1,17 @@
 //! A linked module on either side, and what is done with it: the same work on both,
 //! each written as that side's users would who want it quick.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ::pagefork::{PoolCounters, StrategyConfig};
 
-use crate::grid::Contestant;
+use crate::grid::{Contestant, Iteration};
 use crate::shapes::Pages;
 
+use self::thread::SideThread;
+
 pub(crate) mod pagefork;
+pub(crate) mod thread;
 #[cfg(feature = "peer")]
 pub(crate) mod wasmtime;
 
@@ -54,6 +57,8 @@ pub(crate) struct Engines {
     pagefork: ::pagefork::Engine,
     #[cfg(feature = "peer")]
     wasmtime: Vec<(&'static str, ::wasmtime::Engine)>,
+    /// By column, as far as they were needed.
+    threads: Mutex<Vec<(&'static str, SideThread)>>,
 }
 
 impl Engines {
@@ -67,6 +72,7 @@ impl Engines {
             wasmtime: wasmtime::Setting::ALL
                 .map(|setting| (setting.name(), setting.engine(live_max)))
                 .into(),
+            threads: Mutex::default(),
         }
     }
 
@@ -82,6 +88,7 @@ impl Engines {
             wasmtime: [Pool, Tuned, KeepsAll]
                 .map(|setting| (setting.name(), setting.engine(live_max)))
                 .into(),
+            threads: Mutex::default(),
         }
     }
 
@@ -111,21 +118,36 @@ impl Engines {
     /// A module on every side.
     pub(crate) fn sides(&self, wasm: &[u8]) -> Sides {
         #[cfg_attr(not(feature = "peer"), expect(unused_mut, reason = "there is no other"))]
-        let mut sides: Sides =
-            vec![(PAGEFORK, Box::new(pagefork::Module::new(&self.pagefork, wasm)))];
+        let mut sides = vec![self.place(PAGEFORK, pagefork::Module::new(&self.pagefork, wasm))];
         #[cfg(feature = "peer")]
         for (name, engine) in &self.wasmtime {
-            sides.push((name, Box::new(wasmtime::Module::new(engine, wasm))));
+            sides.push(self.place(name, wasmtime::Module::new(engine, wasm)));
         }
         sides
+    }
+
+    /// A side with the thread of its column.
+    fn place(&self, column: &'static str, side: impl Side + 'static) -> PlacedSide {
+        PlacedSide { column, side: Box::new(side), thread: self.thread(column) }
+    }
+
+    /// The thread of a column.
+    pub(crate) fn thread(&self, column: &'static str) -> SideThread {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, thread)) = threads.iter().find(|(known, _)| *known == column) {
+            return thread.clone();
+        }
+        let thread = SideThread::new(column);
+        threads.push((column, thread.clone()));
+        thread
     }
 
     /// A module on every side, on Pagefork's once for each way of resetting.
     pub(crate) fn strategies(&self, wasm: &[u8]) -> Sides {
         let module = pagefork::Module::new(&self.pagefork, wasm);
-        let ours = STRATEGIES.iter().map(|(name, strategies)| -> (&str, Box<dyn Side>) {
-            (name, Box::new(module.with_strategies(*strategies)))
-        });
+        let ours = STRATEGIES
+            .iter()
+            .map(|(name, strategies)| self.place(name, module.with_strategies(*strategies)));
         ours.chain(self.sides(wasm).into_iter().skip(1)).collect()
     }
 
@@ -167,7 +189,7 @@ impl Engines {
     pub(crate) fn cold(&self, wasm: &[u8]) -> Sides {
         let engine = pagefork::engine_that_keeps_nothing();
         let mut sides = self.on_demand(wasm);
-        sides[0].1 = Box::new(pagefork::Module::new(&engine, wasm));
+        sides[0].side = Box::new(pagefork::Module::new(&engine, wasm));
         sides
     }
 }
@@ -176,20 +198,38 @@ impl Engines {
 pub(crate) static STRATEGIES: LazyLock<Vec<(String, StrategyConfig)>> =
     LazyLock::new(|| pagefork::resets().collect());
 
-/// A module on several sides, each with the name of its column.
-pub(crate) type Sides = Vec<(&'static str, Box<dyn Side>)>;
+/// A side, the name of its column, and the thread that does what is done there.
+pub(crate) struct PlacedSide {
+    pub(crate) column: &'static str,
+    pub(crate) side: Box<dyn Side>,
+    thread: SideThread,
+}
+
+impl PlacedSide {
+    /// Does work on the side's thread while the caller waits.
+    pub(crate) fn run<R: Send>(&self, work: impl FnOnce(&dyn Side) -> R + Send) -> R {
+        self.thread.run(|| work(&*self.side))
+    }
+}
+
+/// A module on several sides.
+pub(crate) type Sides = Vec<PlacedSide>;
 
 /// The column of Pagefork with nothing set.
 pub(crate) const PAGEFORK: &str = "pagefork";
 
-/// One iteration on each side.
-pub(crate) fn contestants<'a, Work: FnMut() -> u64 + 'a>(
+/// One iteration on each side, on its thread.
+pub(crate) fn contestants<'a, Work: FnMut() -> u64 + Send + 'a>(
     sides: &'a Sides,
     work: impl Fn(&'a dyn Side) -> Work,
 ) -> Vec<Contestant<'a>> {
     sides
         .iter()
-        .map(|(column, side)| Contestant { column, work: Box::new(work(&**side)) })
+        .map(|placed| {
+            let work = Box::new(work(&*placed.side));
+            let work = Iteration::There(placed.thread.clone(), work);
+            Contestant { column: placed.column, work }
+        })
         .collect()
 }
 
@@ -213,4 +253,36 @@ pub(crate) fn one(column: &str, wasm: &[u8], live_max: u32) -> Box<dyn Side> {
 #[cfg(test)]
 pub(crate) fn pagefork(wasm: &[u8]) -> pagefork::Module {
     pagefork::Module::new(&pagefork::engine(), wasm)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::thread::current;
+
+    use super::*;
+    use crate::grid::Grid;
+    use crate::measure::{Effort, Size};
+    use crate::shapes::Shape;
+
+    #[test]
+    fn what_a_side_does_is_done_on_the_thread_of_its_column() {
+        let engines = Engines::new(1);
+        let sides = engines.sides(&Shape::default().wasm());
+        let name = || current().name().map(str::to_owned).expect("it has one");
+        let names = Mutex::new(BTreeSet::new());
+        let mut all = contestants(&sides, |side| {
+            let names = &names;
+            move || {
+                names.lock().unwrap().insert(name());
+                side.request(Pages::NONE)
+            }
+        });
+        let mut grid = Grid::new("what", 1, Engines::columns());
+        grid.contest("nothing", Effort::short(Size::Small), 0, &mut all);
+        drop(all);
+        let columns = Engines::columns().into_iter().map(str::to_owned);
+        assert_eq!(names.into_inner().unwrap(), columns.collect());
+        assert!(sides.iter().all(|side| side.run(|_| name()) == side.column));
+    }
 }
