@@ -1,6 +1,6 @@
 //! Other holders of an image: they are asked when the node that it was wanted of does not give it.
 
-use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 
 use pagefork_image::{ContentHash, ImageError, StoredImage, copy_image};
@@ -12,25 +12,28 @@ use crate::start::{FoundImage, ImageSource, StartEvent, StartOptions};
 
 impl ImageSource<'_> {
     /// Has another holder give what this one does not, for which `failed` is the reason. A name means something at the
-    /// first one alone: it is enough if that has said what it means.
+    /// first one alone: it is enough if that has said what it means. Whom the image names is asked last, if the manifest
+    /// has come.
     pub(crate) fn start_elsewhere(&self, failed: NodeError) -> Result<FoundImage, NodeError> {
-        let wanted = self.name.parse::<ContentHash>().ok().or(self.found.get());
-        let Some(image) = wanted.filter(|_| !self.options.others.is_empty()) else {
-            return Err(failed);
-        };
+        let wanted = self.name.parse::<ContentHash>().ok().or(self.found.image());
+        let Some(image) = wanted else { return Err(failed) };
         let name = &image.to_string();
+        let mut others = VecDeque::from(self.options.others.clone());
+        let mut asked = vec![PageHolder::Node(self.peer.clone())];
         let mut tried = vec![(format!("node {}", self.peer.address), failed)];
-        for (number, holder) in (1..).zip(&self.options.others) {
+        while let Some(holder) = others.pop_front().or_else(|| self.named_besides(&asked)) {
             if let Some((_, error)) = tried.last() {
+                let holder = &holder;
                 (self.options.observe)(&StartEvent::Elsewhere { image, error, holder });
             }
-            let others = self.options.others[number..].to_vec();
+            let others = others.iter().cloned().collect();
             // A token is for the first one.
             let options = &StartOptions { others, token: Vec::new(), ..self.options.clone() };
-            let (coming, found) = (self.coming.clone(), Cell::default());
-            let started = match holder {
+            let coming = self.coming.clone();
+            let started = match &holder {
                 PageHolder::Node(peer) => {
-                    ImageSource { peer, name, options, coming, found, ..*self }.start()
+                    let asked = &asked;
+                    ImageSource { peer, name, options, coming, asked, ..*self }.start()
                 }
                 PageHolder::Place(place) => self.whole_from(place, image).map(FoundImage::Here),
             };
@@ -38,8 +41,24 @@ impl ImageSource<'_> {
                 Err(error) if error.is_of_peer() => tried.push((holder.to_string(), error)),
                 started => return started,
             }
+            asked.push(holder);
         }
-        Err(NodeError::Nowhere { image, tried })
+        for (holder, why) in &self.found.named().unasked {
+            (self.options.observe)(&StartEvent::NotAsked { image, holder, why });
+        }
+        match tried.pop() {
+            Some((_, failed)) if tried.is_empty() => Err(failed),
+            last => {
+                tried.extend(last);
+                Err(NodeError::Nowhere { image, tried })
+            }
+        }
+    }
+
+    /// The next one that the image names.
+    fn named_besides(&self, asked: &[PageHolder]) -> Option<PageHolder> {
+        let asked: Vec<_> = asked.iter().collect();
+        self.found.named().besides(&asked).into_iter().next()
     }
 
     /// Gets all of it out of an object store.

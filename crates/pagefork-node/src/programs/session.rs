@@ -259,12 +259,11 @@ impl ProgramSession<'_> {
                     }
                 })
             }
-            ClientRequest::Snapshot { program, name, patience } => {
-                self.work(move |node| {
-                    match node.snapshot(&program, &CaptureOptions { name, patience }) {
-                        Ok(report) => NodeReply::Captured(report),
-                        Err(why) => NodeReply::Refused(shortened(why)),
-                    }
+            ClientRequest::Snapshot { program, name, patience, holders } => {
+                let options = CaptureOptions { name, patience, holders };
+                self.work(move |node| match node.snapshot(&program, &options) {
+                    Ok(report) => NodeReply::Captured(report),
+                    Err(why) => NodeReply::Refused(shortened(why)),
                 });
             }
             ClientRequest::Needs(image) => {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::str::FromStr;
 use std::time::Duration;
 
-use pagefork_image::{ContentHash, PublicKey};
+use pagefork_image::{ContentHash, PublicKey, SavedHolder};
 use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -314,6 +314,7 @@ pub(super) enum ClientRequest {
         program: String,
         name: Option<String>,
         patience: Duration,
+        holders: Vec<SavedHolder>,
     },
 }
 
