@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 
-use pagefork_image::{ContentHash, ImageError, StoredImage, copy_image};
+use pagefork_image::{ContentHash, ImageError, ImageRepository, StoredImage, copy_image};
 
 use crate::base::NodeError;
 use crate::fetch::{self, HeadCheck, own_store};
+use crate::pace::{self, Pace, PacedImages};
 use crate::place::{ImagePlace, PageHolder};
 use crate::start::{FoundImage, ImageSource, StartEvent, StartOptions};
 
@@ -80,10 +81,15 @@ impl ImageSource<'_> {
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
         let needed = self.needed_modules(image, tip.manifest(), here.is_some())?;
+        // Each answer may be in time, and all of them take for ever.
+        let times = &self.options.times;
+        // Whoever asks a service may wait for one answer as long as for a node that is lost.
+        let (limits, pace) = (self.images.limits(), Pace::new(times.patience.max(times.lost)));
+        let images = &PacedImages::new(&*place.images, limits, pace, pace::clock());
         // Until the image that is here has them spared.
         let mut held = needed.held;
         for module in needed.missing {
-            let bytes = match place.images.open_code(module) {
+            let bytes = match images.open_code(module) {
                 Ok(bytes) => bytes,
                 Err(ImageError::NotFound { .. }) => {
                     return Err(self.refused(image, tip.manifest(), module));
@@ -106,7 +112,7 @@ impl ImageSource<'_> {
         if let Some(image) = here {
             return Ok(image);
         }
-        let copied = copy_image(&*place.images, self.images, image);
+        let copied = copy_image(images, self.images, image);
         copied.map_err(|error| match is_of_own_store(&error) {
             true => own_store(error),
             false => of_place(error),

@@ -92,6 +92,8 @@ pub(crate) mod quic;
 pub(crate) mod outbox;
 /// Waiting for descriptors.
 pub(crate) mod poll;
+/// What comes has a least rate.
+pub(crate) mod pace;
 /// Keys as TLS has them.
 pub(crate) mod identity;
 /// Where nodes are.

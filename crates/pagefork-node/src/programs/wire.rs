@@ -430,6 +430,13 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// If there is something of a message, once all that were whole were taken: its bytes, or what it may have at most.
+    pub(super) fn part(&self) -> Option<u64> {
+        let rest = self.bytes.get(self.read..).filter(|rest| !rest.is_empty())?;
+        let size = rest.first_chunk::<4>().map(|size| u64::from(u32::from_le_bytes(*size)));
+        Some(size.unwrap_or(MESSAGE_MAX as u64))
+    }
+
     /// The next message; `None` until all of it is here.
     ///
     /// # Errors
