@@ -319,6 +319,63 @@ fn another_holder_is_asked_when_the_node_of_an_image_is_lost() {
 }
 
 #[test]
+fn a_holder_that_an_image_names_is_asked_where_the_user_knows_it_and_no_other_is() {
+    let (maker, runner, serving, relay) = two_nodes("named", 2 << 20);
+    let keeper = User::new("named-keeper");
+    let objects = keeper.store.with_file_name("objects");
+    fs::create_dir_all(&objects).unwrap();
+    let url = format!("file://{}", objects.display());
+    maker.does(&format!("node trust keeper {} --serve", keeper.node_key));
+    let module = program("nodes-named.wat", SUMMER);
+    maker.does(&format!("snapshot --store STORE --holder keeper --holder {url} -o held {module}"));
+    let listed = maker.does("image --store STORE inspect held");
+    let shown = format!("node {}, known as keeper", keeper.node_key);
+    assert!(listed.contains(&shown) && listed.contains(&url), "{listed}");
+    let file = keeper.store.with_file_name("held").display().to_string();
+    maker.does(&format!("image --store STORE push -o {file} held"));
+    keeper.does(&format!("image --store STORE pull {file} --name any"));
+    let keeping = keeper.serve();
+    keeper.does(&format!("node trust runner {} --serve", runner.node_key));
+    let (key, address) = (&keeper.node_key, &keeping.address);
+    runner.does(&format!("node trust keeper {key} --address {address}"));
+
+    let words = "restore --report --node-timeout 500ms";
+    let started = |store: &str, relay: &Relay| {
+        let words = format!("{words} --store {store} maker/held");
+        let mut started = Started::new(&runner, &words);
+        started.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        assert_eq!(started.line(), "ready\n");
+        relay.cut();
+        started.finish("sum\n")
+    };
+    let ended = started("STORE", &relay);
+    assert_eq!((ended.code, &ended.stdout[..]), (0, &sum_of_words()[..]), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("node {address} is asked from now on")));
+    // The report names them.
+    let names = format!("it names node {key}, known as keeper\n");
+    assert!(ended.stderr.contains(&names), "{}", ended.stderr);
+    let unasked = format!("it names the object store {url}, which is not asked");
+    assert!(ended.stderr.contains(&unasked), "{}", ended.stderr);
+
+    // Where it is the image does not say.
+    runner.does("node forget keeper");
+    let relay = Relay::new(&serving.address, 2 << 20);
+    let (node, signer) = (&maker.node_key, &maker.image_key);
+    runner.does(&format!("node trust maker {node} --address {} --signer {signer}", relay.address));
+    let fresh = runner.store.with_file_name("named-fresh").display().to_string();
+    let _ = fs::remove_dir_all(&fresh);
+    let ended = started(&fresh, &relay);
+    assert!(ended.code != 0 && ended.stdout.is_empty(), "{}, {}", ended.code, ended.stdout);
+    for said in [format!("it names node {key}, which is not asked: where it is"), unasked] {
+        assert!(ended.stderr.contains(&said), "{said}: {}", ended.stderr);
+    }
+    assert_eq!(fs::read_dir(&objects).unwrap().count(), 0, "it was not even looked at");
+    maker.fails(&format!("snapshot --store STORE --holder nobody {module}"), "no node \"nobody\"");
+    let twice = format!("snapshot --store STORE --holder {url} --holder {url}/ {module}");
+    maker.fails(&twice, "named twice");
+}
+
+#[test]
 fn where_the_system_tells_nothing_of_faults_an_image_comes_first_and_doctor_says_so() {
     let how = "without-userfaultfd";
     let doctor = confined(how).arg("doctor").output().expect("it starts");

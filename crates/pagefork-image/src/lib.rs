@@ -70,6 +70,7 @@ pub use crate::chain::ImageChain;
 pub use crate::chain::overlay::{OverlayContents, OverlayRun};
 pub use crate::file::draft::{ImageDraft, PageRuns, PageSource, WrittenImage};
 pub use crate::file::head::ImageHead;
+pub use crate::file::holder::{SavedHolder, check_holders};
 pub use crate::file::manifest::{
     Attachment, FrameTarget, Manifest, SavedCode, SavedFrameWord, SavedHostFunction, SavedInstance,
     SavedReference, SavedSpan, SavedSuspension,

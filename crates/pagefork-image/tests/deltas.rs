@@ -105,6 +105,18 @@ fn chains_are_of_an_image_its_parent_and_so_on() {
     assert!(matches!(refused, Err(ImageError::TooLarge { .. })));
 }
 
+#[test]
+fn a_squashed_image_names_no_holders_because_they_have_not_got_it() {
+    let parent = full(&[Contents::new()], &[1 << 20]);
+    let pages = PageRuns::new(vec![Vec::new()]);
+    let draft = parent.delta(Manifest { holders: holders(), ..manifest(&[1 << 20]) }, &pages);
+    let image = open(write(draft.unwrap()).1).unwrap();
+    assert_eq!(image.manifest().holders, holders());
+    let images = vec![image, parent.tip().clone()];
+    let chain = ImageChain::new(images, &ImageLimits::default()).unwrap();
+    assert_eq!(open(write(chain.squash()).1).unwrap().manifest().holders, []);
+}
+
 /// Random changes over ten deltas: contents, overlays, differences and the squashed image against
 /// a model.
 #[test]

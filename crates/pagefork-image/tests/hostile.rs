@@ -14,7 +14,10 @@ fn read_all(bytes: Vec<u8>) -> Result<ContentHash, ImageError> {
 
 #[test]
 fn every_cut_is_noticed_when_an_image_is_opened() {
-    let bytes = small();
+    [small(), small_of(holders())].into_iter().for_each(cuts_are_noticed);
+}
+
+fn cuts_are_noticed(bytes: Vec<u8>) {
     for length in 0..bytes.len() {
         let error = open(bytes[..length].to_vec()).unwrap_err();
         assert!(matches!(error, ImageError::Damaged(_)), "{length} bytes: {error}");
@@ -28,7 +31,7 @@ fn every_cut_is_noticed_when_an_image_is_opened() {
 
 #[test]
 fn every_altered_byte_is_noticed() {
-    let bytes = small();
+    let bytes = small_of(holders());
     let image = open(bytes.clone()).unwrap();
     let index_size = 32 * [6, 3, 2].iter().sum::<u64>();
     assert!(image.group_count() > 4, "the index has levels");
@@ -58,6 +61,52 @@ fn other_versions_are_refused_by_name() {
     bytes[8] = 2;
     let error = open(bytes).unwrap_err();
     assert!(matches!(error, ImageError::Version { found: 2, supported: 1, .. }), "{error}");
+    let error = of_manifest(|manifest| manifest[0] = 3).unwrap_err();
+    let version = ImageError::Version { what: "manifest", found: 3, supported: 2 };
+    assert_eq!(error.to_string(), version.to_string());
+}
+
+/// The head of an image without signatures whose manifest was changed, and that is known by the hash of that.
+fn of_manifest(change: impl FnOnce(&mut Vec<u8>)) -> Result<ImageHead, ImageError> {
+    let image = open(small_of(holders())).unwrap();
+    let mut manifest = ImageHead::read(&image).unwrap().manifest_bytes().to_vec();
+    change(&mut manifest);
+    let hash = ContentHash::of(&manifest);
+    ImageHead::decode(hash, manifest, Vec::new(), &ImageLimits::default())
+}
+
+#[test]
+fn what_a_manifest_says_of_holders_is_bounded_and_stands_in_its_own_version() {
+    assert_eq!(of_manifest(|_| ()).unwrap().manifest().holders, holders());
+    // The holders are the last: a number, a kind and a key, a kind and a URL.
+    let size = 1 + 1 + 32 + 1 + 1 + "s3://bucket/images".len();
+    type Change = fn(&mut Vec<u8>, usize);
+    let changes: [(Change, &str); 6] = [
+        (|manifest, at| manifest.truncate(at), "cannot be read"),
+        (|manifest, at| manifest.splice(at.., [0]).for_each(drop), "names none"),
+        (|manifest, _| manifest.push(0), "behind its end"),
+        // A build of before would ignore what it does not know, if it had not this version.
+        (|manifest, _| manifest[0] = 1, "behind its end"),
+        (|manifest, _| *manifest.last_mut().unwrap() = 0x1b, "characters"),
+        (
+            |manifest, at| {
+                let keys = (0..17_u8).flat_map(|number| [&[0], &[number; 32][..]].concat());
+                manifest.splice(at.., [17].into_iter().chain(keys)).for_each(drop);
+            },
+            "17 holders",
+        ),
+    ];
+    for (change, complaint) in changes {
+        let error = of_manifest(|manifest| change(manifest, manifest.len() - size)).unwrap_err();
+        assert!(matches!(error, ImageError::Damaged(_)), "{error:?}");
+        assert!(error.to_string().contains(complaint), "{error}");
+    }
+    // And none is written.
+    let none = PageRuns::default();
+    let holders = vec![SavedHolder::Objects("s3://user:secret@bucket/images".into())];
+    let draft = ImageDraft::new(Manifest { holders, ..Manifest::default() }, &none);
+    let error = draft.write(std::io::Cursor::new(Vec::new())).unwrap_err();
+    assert!(matches!(error, ImageError::Invalid(_)) && !error.to_string().contains("secret"));
 }
 
 #[test]

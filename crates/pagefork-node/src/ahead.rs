@@ -6,7 +6,7 @@ use pagefork_image::{ContentHash, ImageStore, SecretKey, StoredImage, StreamWrit
 
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::Channel;
-use crate::fetch::{MemoryPeer, here, reach};
+use crate::fetch::{MemoryPeer, coming, here, reach};
 use crate::identity::Protocol;
 use crate::message::{self, Answer, Wish};
 
@@ -41,8 +41,7 @@ pub(crate) fn fetch_tip(
         Answer::Has(found) => return Err(NodeError::OtherImage { wanted: image, found }),
         Answer::Refuses(reason) => return Err(NodeError::Refused { name, reason }),
     }
-    channel.lift_deadline();
-    match images.import_signed(channel, signers)?.pop() {
+    match images.import_signed(coming(channel, times), signers)?.pop() {
         Some(found) if found.hash() == image => Ok(found),
         Some(found) => Err(NodeError::OtherImage { wanted: image, found: found.hash() }),
         None => Err(NodeError::Malformed("a stream without an image")),

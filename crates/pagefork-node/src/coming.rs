@@ -1,6 +1,5 @@
 //! Images whose pages come, by whom they come of and their hashes: starts of the same one share what comes.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
@@ -9,6 +8,7 @@ use pagefork_image::{ContentHash, ImageStore, PublicKey, SecretKey, StoredImage,
 
 use crate::base::NodeError;
 use crate::fetch::MemoryPeer;
+use crate::named::AcceptedHead;
 use crate::start::{ComingImage, FoundImage, ImageSource, StartOptions};
 
 /// An image that [`ComingImages::start`] has found.
@@ -105,8 +105,9 @@ impl ComingImages {
         signers: &TrustedKeys,
         options: &StartOptions,
     ) -> Result<SharedImage, NodeError> {
-        let (coming, found) = (self.coming(), Cell::default());
-        let source = ImageSource { peer, own, name, images, signers, options, coming, found };
+        let (coming, found, asked) = (self.coming(), &AcceptedHead::default(), &[]);
+        let source =
+            ImageSource { peer, own, name, images, signers, options, coming, found, asked };
         match self.start_of(&source) {
             // What comes of others is not shared: it is the exception.
             Err(error) if error.is_of_peer() => source.start_elsewhere(error).map(shared),

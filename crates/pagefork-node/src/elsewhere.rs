@@ -1,36 +1,40 @@
 //! Other holders of an image: they are asked when the node that it was wanted of does not give it.
 
-use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 
-use pagefork_image::{ContentHash, ImageError, StoredImage, copy_image};
+use pagefork_image::{ContentHash, ImageError, ImageRepository, StoredImage, copy_image};
 
 use crate::base::NodeError;
 use crate::fetch::{self, HeadCheck, own_store};
+use crate::pace::{self, Pace, PacedImages};
 use crate::place::{ImagePlace, PageHolder};
 use crate::start::{FoundImage, ImageSource, StartEvent, StartOptions};
 
 impl ImageSource<'_> {
     /// Has another holder give what this one does not, for which `failed` is the reason. A name means something at the
-    /// first one alone: it is enough if that has said what it means.
+    /// first one alone: it is enough if that has said what it means. Whom the image names is asked last, if the manifest
+    /// has come.
     pub(crate) fn start_elsewhere(&self, failed: NodeError) -> Result<FoundImage, NodeError> {
-        let wanted = self.name.parse::<ContentHash>().ok().or(self.found.get());
-        let Some(image) = wanted.filter(|_| !self.options.others.is_empty()) else {
-            return Err(failed);
-        };
+        let wanted = self.name.parse::<ContentHash>().ok().or(self.found.image());
+        let Some(image) = wanted else { return Err(failed) };
         let name = &image.to_string();
+        let mut others = VecDeque::from(self.options.others.clone());
+        let mut asked = vec![PageHolder::Node(self.peer.clone())];
         let mut tried = vec![(format!("node {}", self.peer.address), failed)];
-        for (number, holder) in (1..).zip(&self.options.others) {
+        while let Some(holder) = others.pop_front().or_else(|| self.named_besides(&asked)) {
             if let Some((_, error)) = tried.last() {
+                let holder = &holder;
                 (self.options.observe)(&StartEvent::Elsewhere { image, error, holder });
             }
-            let others = self.options.others[number..].to_vec();
+            let others = others.iter().cloned().collect();
             // A token is for the first one.
             let options = &StartOptions { others, token: Vec::new(), ..self.options.clone() };
-            let (coming, found) = (self.coming.clone(), Cell::default());
-            let started = match holder {
+            let coming = self.coming.clone();
+            let started = match &holder {
                 PageHolder::Node(peer) => {
-                    ImageSource { peer, name, options, coming, found, ..*self }.start()
+                    let asked = &asked;
+                    ImageSource { peer, name, options, coming, asked, ..*self }.start()
                 }
                 PageHolder::Place(place) => self.whole_from(place, image).map(FoundImage::Here),
             };
@@ -38,8 +42,24 @@ impl ImageSource<'_> {
                 Err(error) if error.is_of_peer() => tried.push((holder.to_string(), error)),
                 started => return started,
             }
+            asked.push(holder);
         }
-        Err(NodeError::Nowhere { image, tried })
+        for (holder, why) in &self.found.named().unasked {
+            (self.options.observe)(&StartEvent::NotAsked { image, holder, why });
+        }
+        match tried.pop() {
+            Some((_, failed)) if tried.is_empty() => Err(failed),
+            last => {
+                tried.extend(last);
+                Err(NodeError::Nowhere { image, tried })
+            }
+        }
+    }
+
+    /// The next one that the image names.
+    fn named_besides(&self, asked: &[PageHolder]) -> Option<PageHolder> {
+        let asked: Vec<_> = asked.iter().collect();
+        self.found.named().besides(&asked).into_iter().next()
     }
 
     /// Gets all of it out of an object store.
@@ -61,10 +81,15 @@ impl ImageSource<'_> {
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
         let needed = self.needed_modules(image, tip.manifest(), here.is_some())?;
+        // Each answer may be in time, and all of them take for ever.
+        let times = &self.options.times;
+        // Whoever asks a service may wait for one answer as long as for a node that is lost.
+        let (limits, pace) = (self.images.limits(), Pace::new(times.patience.max(times.lost)));
+        let images = &PacedImages::new(&*place.images, limits, pace, pace::clock());
         // Until the image that is here has them spared.
         let mut held = needed.held;
         for module in needed.missing {
-            let bytes = match place.images.open_code(module) {
+            let bytes = match images.open_code(module) {
                 Ok(bytes) => bytes,
                 Err(ImageError::NotFound { .. }) => {
                     return Err(self.refused(image, tip.manifest(), module));
@@ -87,7 +112,7 @@ impl ImageSource<'_> {
         if let Some(image) = here {
             return Ok(image);
         }
-        let copied = copy_image(&*place.images, self.images, image);
+        let copied = copy_image(images, self.images, image);
         copied.map_err(|error| match is_of_own_store(&error) {
             true => own_store(error),
             false => of_place(error),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pagefork_image::{
     ContentHash, ImageError, ImageHead, ImageStore, Manifest, PublicKey, SecretKey, StoredCode,
@@ -18,16 +18,13 @@ use crate::base::{NodeError, NodeTimes};
 use crate::channel::Channel;
 use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
+use crate::pace::{self, Pace, PacedReader};
 use crate::quic::channel::QuicChannel;
 use crate::tls::channel::{TimedSocket, TlsChannel};
 use crate::tls::early;
 
 /// Bytes of a signature with its key.
 const SIGNATURE_SIZE: usize = 96;
-
-/// Bytes a second that come of a node at the very least: slower ones are left, since whoever starts the same image
-/// waits for them.
-const LEAST_RATE: u64 = 16 << 10;
 
 /// A memory node, as one that connects to it knows it. [`MemoryServer`](crate::MemoryServer) has an
 /// example.
@@ -157,7 +154,7 @@ pub(crate) fn fetch_checked(
     said.map_err(NodeError::io(format!("ask node {}", peer.address)))?;
     let image = match here {
         Some(image) => Ok(image),
-        None => receive(channel, peer, wanted, images, signers),
+        None => receive(channel, peer, wanted, images, signers, times),
     };
     // The image that is here now has them spared.
     drop(held);
@@ -195,7 +192,7 @@ impl<'a> ComingParts<'a> {
 
     fn next(&mut self, size_max: u64) -> io::Result<Vec<u8>> {
         let size = message::read_size(self.channel, size_max)?;
-        self.until += Duration::from_millis(size.saturating_mul(1000) / LEAST_RATE);
+        self.until += pace::time_of(size);
         self.channel.set_deadline(self.until);
         message::read_bytes(self.channel, size)
     }
@@ -443,14 +440,14 @@ pub(crate) fn here(
 }
 
 fn receive(
-    mut channel: Channel,
+    channel: Channel,
     peer: &MemoryPeer,
     wanted: ContentHash,
     images: &ImageStore,
     signers: &TrustedKeys,
+    times: &NodeTimes,
 ) -> Result<StoredImage, NodeError> {
-    channel.lift_deadline();
-    let mut stream = NotedReader { input: channel, failed: None };
+    let mut stream = NotedReader { input: coming(channel, times), failed: None };
     let mut received = match images.import_signed(&mut stream, signers) {
         Ok(received) => received,
         Err(error) => {
@@ -469,6 +466,13 @@ fn receive(
         hash if hash == wanted => Ok(last),
         found => Err(NodeError::OtherImage { wanted, found }),
     }
+}
+
+/// A stream of an image: silence ends it, and so does who gives a byte at a time. Of zeros nothing travels, however
+/// many there are to be read at the other side: so it may be behind for longer than it may be silent.
+pub(crate) fn coming(mut channel: Channel, times: &NodeTimes) -> PacedReader<Channel> {
+    channel.lift_deadline();
+    PacedReader::new(channel, Pace::new(times.idle * 3), pace::clock())
 }
 
 /// Notes why nothing more came, which is another thing than what is wrong with what came.

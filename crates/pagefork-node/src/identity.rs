@@ -51,8 +51,8 @@ impl Protocol {
             // The version that changes is in the first message: it is said there what is wrong.
             Self::Pages => 1,
             // 2: second places, last changes where they lie, reports of moves, what is kept for whom,
-            // snapshots. 3: what programs need that move. 4: how far second places are.
-            Self::Programs => 4,
+            // snapshots. 3: what programs need that move. 4: how far second places are. 5: holders of snapshots.
+            Self::Programs => 5,
         }
     }
 

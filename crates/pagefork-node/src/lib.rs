@@ -65,6 +65,8 @@ pub(crate) mod give;
 pub(crate) mod duplex;
 /// Other holders of an image, once the first one does not give it.
 mod elsewhere;
+/// Holders that images name.
+pub(crate) mod named;
 /// Images that peers depend on.
 pub(crate) mod leases;
 /// Images of which somebody wants to know how far they were read.
@@ -90,6 +92,8 @@ pub(crate) mod quic;
 pub(crate) mod outbox;
 /// Waiting for descriptors.
 pub(crate) mod poll;
+/// What comes has a least rate.
+pub(crate) mod pace;
 /// Keys as TLS has them.
 pub(crate) mod identity;
 /// Where nodes are.
@@ -101,6 +105,7 @@ pub use crate::address::{NodeAddress, Transport};
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::coming::{ComingImages, SharedImage};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
+pub use crate::named::HolderCheck;
 pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{
     AttachStreams, CaptureOptions, CaptureReport, KeptGroups, KnownPeers, MigrateOptions,

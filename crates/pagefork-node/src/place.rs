@@ -67,6 +67,17 @@ pub enum PageHolder {
     Place(ImagePlace),
 }
 
+impl PageHolder {
+    /// Whether another one is the same node, wherever that is, or the same object store.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Node(node), Self::Node(other)) => node.key == other.key,
+            (Self::Place(place), Self::Place(other)) => place.url == other.url,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for PageHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,5 @@
 //! The side of a running node that starts instances of an image before its pages are here.
 
-use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
 use pagefork_image::{
-    ContentHash, ImageHead, ImageReader, ImageStore, Manifest, ReadAt, SecretKey, StoredCode,
-    StoredImage, TrustedKeys,
+    ContentHash, ImageHead, ImageReader, ImageStore, Manifest, ReadAt, SavedHolder, SecretKey,
+    StoredCode, StoredImage, TrustedKeys,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -22,6 +21,7 @@ use crate::base::NodeError;
 use crate::fetch::{
     self, HeadCheck, MemoryPeer, NeededModules, fetch_checked, fetch_code, fetch_modules,
 };
+use crate::named::{AcceptedHead, HolderCheck};
 use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
@@ -60,6 +60,15 @@ pub enum StartEvent<'a> {
         /// The other one.
         holder: &'a PageHolder,
     },
+    /// It names a holder that is not asked though all others are lost.
+    NotAsked {
+        /// The image.
+        image: ContentHash,
+        /// The holder.
+        holder: &'a SavedHolder,
+        /// Why it is not asked.
+        why: &'a str,
+    },
     /// Its other pages will not come: instances that touch them trap.
     Lost {
         /// The image.
@@ -93,6 +102,10 @@ pub struct StartOptions {
     /// the image is wanted by its hash or its head is here.
     /// Of what they give counts what the image's tree proves, so they need not be trusted.
     pub others: Vec<PageHolder>,
+    /// Whom of the [holders](pagefork_image::Manifest::holders) that an image names this process asks, after `others`,
+    /// where somebody who is trusted has signed the image: nobody, unless it is said. A
+    /// [`ProgramNode`](crate::ProgramNode) asks the nodes and object stores that it knows.
+    pub holders: Option<HolderCheck>,
     /// Whether modules whose code cannot run here are compiled when the image is
     /// [loaded](pagefork::LoadOptions::compile): then such an image is not refused if its modules are here, or the
     /// node that has the image has kept them.
@@ -118,6 +131,7 @@ impl Default for StartOptions {
             plan: FetchPlan::default(),
             times: PageTimes::default(),
             others: Vec::new(),
+            holders: None,
             compiles: false,
             keep: true,
             recall: true,
@@ -316,9 +330,8 @@ pub fn start_image(
     signers: &TrustedKeys,
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
-    let coming = Vec::new();
-    let found = Cell::default();
-    let source = ImageSource { peer, own, name, images, signers, options, coming, found };
+    let (coming, found, asked) = (Vec::new(), &AcceptedHead::default(), &[]);
+    let source = ImageSource { peer, own, name, images, signers, options, coming, found, asked };
     match source.start() {
         Err(error) if error.is_of_peer() => source.start_elsewhere(error),
         started => started,
@@ -347,7 +360,9 @@ pub(crate) struct ImageSource<'a> {
     /// Images that come to this process, which may be like this one.
     pub(crate) coming: Vec<Weak<IncompleteImage>>,
     /// What the name means, once somebody who is trusted has signed that.
-    pub(crate) found: Cell<Option<ContentHash>>,
+    pub(crate) found: &'a AcceptedHead,
+    /// Who was asked before.
+    pub(crate) asked: &'a [PageHolder],
 }
 
 /// An image of which the head is here.
@@ -387,7 +402,7 @@ impl ImageSource<'_> {
             options.times,
         ) {
             Ok(remote) => {
-                self.found.set(Some(remote.head().hash()));
+                self.accept(remote.head().hash(), remote.head().manifest());
                 Ok(Some(OpenedImage { remote, head_time: began.elapsed() }))
             }
             // A delta, or nothing: who gives images whole says which.
@@ -407,7 +422,7 @@ impl ImageSource<'_> {
     /// Gets the code, and begins to get the pages, unless all is here.
     pub(crate) fn go_on(&self, opened: OpenedImage) -> Result<FoundImage, NodeError> {
         let Self { peer, own, images, signers, options, .. } = self;
-        let StartOptions { plan, times, others, keep, recall, look_here, observe, .. } = options;
+        let StartOptions { plan, times, keep, recall, look_here, observe, .. } = options;
         let OpenedImage { mut remote, head_time } = opened;
         if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
             self.take_modules(remote.head(), true)?;
@@ -436,6 +451,7 @@ impl ImageSource<'_> {
         code.extend(fetch_code(peer, own, remote.head(), images, &times.node)?);
         let code_time = check_time + began.elapsed();
         let is_over = Arc::<AtomicBool>::default();
+        let waits = Mutex::new(PageWaits { others: self.others().into(), ..PageWaits::default() });
         let sink = Arc::new_cyclic(|this| ImagePages {
             this: Weak::clone(this),
             image,
@@ -448,12 +464,26 @@ impl ImageSource<'_> {
             signers: (*signers).clone(),
             plan: plan.clone(),
             times: *times,
+            unasked: self.found.named().unasked,
             _code: code,
-            waits: Mutex::new(PageWaits { others: others.clone().into(), ..PageWaits::default() }),
+            waits,
         });
         let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
         let _over = OverWhenDropped(is_over);
         Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
+    }
+
+    /// Somebody who is trusted has signed this.
+    fn accept(&self, image: ContentHash, manifest: &Manifest) {
+        self.found.accept(image, manifest, self.options.holders.as_ref(), &self.own.public());
+    }
+
+    /// Who is asked once this holder is lost: those that were said, and behind them those that the image names.
+    fn others(&self) -> Vec<PageHolder> {
+        let said = &self.options.others;
+        let this = PageHolder::Node(self.peer.clone());
+        let known: Vec<_> = said.iter().chain(self.asked).chain([&this]).collect();
+        [&said[..], &self.found.named().besides(&known)].concat()
     }
 
     /// What is needed to make code of, if the image's own cannot run here.
@@ -474,7 +504,7 @@ impl HeadCheck for ImageSource<'_> {
         manifest: &Manifest,
         is_here: bool,
     ) -> Result<NeededModules, NodeError> {
-        self.found.set(Some(image));
+        self.accept(image, manifest);
         let modules = match self.options.compiles {
             true => IncompleteImage::modules_to_compile(manifest),
             // Whoever loads it says what is wrong with it.
@@ -513,6 +543,8 @@ struct ImagePages {
     signers: TrustedKeys,
     plan: FetchPlan,
     times: PageTimes,
+    /// Holders that the image names and that are not asked, and why.
+    unasked: Vec<(SavedHolder, String)>,
     /// Code and modules: until the image is in the store nothing else has collection spare them.
     _code: Vec<StoredCode>,
     waits: Mutex<PageWaits>,
@@ -644,7 +676,11 @@ impl PageSink for ImagePages {
         self.is_over.store(true, Ordering::Relaxed);
         // First, so that it stands before what becomes of the guests.
         if !matches!(why, NodeError::Stopped) {
-            (self.observe)(&StartEvent::Lost { image: self.image.hash(), error: why });
+            let image = self.image.hash();
+            for (holder, why) in &self.unasked {
+                (self.observe)(&StartEvent::NotAsked { image, holder, why });
+            }
+            (self.observe)(&StartEvent::Lost { image, error: why });
         }
         self.image.give_up();
     }

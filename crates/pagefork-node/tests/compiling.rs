@@ -1,19 +1,22 @@
 //! Images whose code is for other machines, and images of which the node is lost before anything came.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pagefork::image::{
-    ContentHash, ImageDraft, ImageLimits, ImageStore, PageRuns, SavedCode, SecretKey, TrustedKeys,
+    CollectReport, ContentHash, ImageChain, ImageDraft, ImageError, ImageLimits, ImageReader,
+    ImageRepository, ImageStore, PageRuns, ReadAt, SavedCode, SecretKey, TrustedKeys,
 };
 use pagefork::{
     Engine, Linker, LoadOptions, Memory, MemoryType, Module, Result, SaveOptions, Snapshot, Store,
 };
 use pagefork_node::{
-    FoundImage, ImagePlace, MemoryPeer, MemoryServer, NodeError, PageHolder, ServeOptions,
-    StartOptions, start_image,
+    FoundImage, ImagePlace, MemoryPeer, MemoryServer, NodeError, PageHolder, PageTimes,
+    ServeOptions, StartOptions, start_image,
 };
 
 /// Has a memory of its own, and one that the host made, whose bytes are far apart.
@@ -367,6 +370,85 @@ fn who_does_not_give_what_it_should_has_the_next_one_asked_and_all_of_them_told(
     let found = start_at(&lost(), &name, &here.images, &options).unwrap();
     assert_eq!(far(&found, &here.images).unwrap(), (FAR, 0));
     whole(found);
+}
+
+/// A place whose answers come, each in time, and together not before next year.
+struct Dripping {
+    images: ImageStore,
+    path: PathBuf,
+}
+
+struct DrippingBytes(Vec<u8>);
+
+impl ReadAt for DrippingBytes {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        std::thread::sleep(Duration::from_millis(400));
+        self.0.read_exact_at(into, offset)
+    }
+}
+
+impl ImageRepository for Dripping {
+    fn open_chain(&self, hash: ContentHash) -> Result<ImageChain, ImageError> {
+        let bytes = std::fs::read(self.path.join("images").join(hash.to_string())).unwrap();
+        let image = ImageReader::open(Box::new(DrippingBytes(bytes)), self.images.limits())?;
+        ImageChain::new(vec![Arc::new(image)], self.images.limits())
+    }
+
+    fn open_code(&self, hash: ContentHash) -> Result<Box<dyn ReadAt>, ImageError> {
+        self.images.open_code(hash)
+    }
+
+    fn images(&self) -> Result<Vec<ContentHash>, ImageError> {
+        unreachable!()
+    }
+
+    fn put_image(&self, _: &ImageReader) -> Result<(), ImageError> {
+        unreachable!()
+    }
+
+    fn put_code(&self, _: ContentHash, _: &dyn ReadAt) -> Result<(), ImageError> {
+        unreachable!()
+    }
+
+    fn names(&self) -> Result<BTreeMap<String, ContentHash>, ImageError> {
+        unreachable!()
+    }
+
+    fn set_name(&self, _: &str, _: ContentHash) -> Result<(), ImageError> {
+        unreachable!()
+    }
+
+    fn remove_name(&self, _: &str) -> Result<bool, ImageError> {
+        unreachable!()
+    }
+
+    fn collect(&self) -> Result<CollectReport, ImageError> {
+        unreachable!()
+    }
+}
+
+#[test]
+fn an_object_store_that_drips_has_the_next_holder_asked() {
+    let (there, here) = (Holder::new("drips-there"), Holder::new("drips-here"));
+    let image = save(&there.images, true);
+    let images = Dripping { images: there.images.clone(), path: there.path.clone() };
+    let place = ImagePlace { url: "file:///drips".to_owned(), images: Arc::new(images) };
+    let others = vec![PageHolder::Place(place), PageHolder::Node(lost())];
+    // It may be behind by this.
+    let behind = Duration::from_millis(50);
+    let times = PageTimes { lost: behind, patience: behind, ..PageTimes::default() };
+    let options = StartOptions { others, times, ..StartOptions::default() };
+    let error = start_at(&lost(), &image.to_string(), &here.images, &options).unwrap_err();
+    let NodeError::Nowhere { tried, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(tried.len(), 3, "{error}");
+    let (holder, why) = (&tried[1].0, tried[1].1.to_string());
+    assert!(holder.contains("file:///drips"), "{error}");
+    assert!(why.contains("fewer than 16384 bytes a second"), "{error}");
+    assert!(here.images.images().unwrap().is_empty(), "nothing half-made stays");
 }
 
 #[test]

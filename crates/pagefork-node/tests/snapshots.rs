@@ -19,7 +19,11 @@ use pagefork_node::{
 };
 
 fn named(name: &str) -> CaptureOptions {
-    CaptureOptions { name: Some(name.to_owned()), patience: Duration::from_secs(20) }
+    CaptureOptions {
+        name: Some(name.to_owned()),
+        patience: Duration::from_secs(20),
+        ..<_>::default()
+    }
 }
 
 fn refused(outcome: Result<CaptureReport, NodeError>) -> String {
@@ -365,6 +369,7 @@ fn who_captures_and_who_moves_a_program_do_not_get_in_each_others_way() {
                         name: Some(format!("at-{number}-{count}")),
                         // Some give up before the program rests.
                         patience: Duration::from_micros(count * count * 20),
+                        ..CaptureOptions::default()
                     };
                     outcomes.push(programs.snapshot(&id, &options));
                     thread::sleep(Duration::from_millis(4));
@@ -422,7 +427,7 @@ fn no_patience_is_too_long() {
     know(&[("one", &nodes[0]), ("two", &nodes[1])]);
     let id = nodes[0].start(&start("echo", ECHO)).to_string();
     let patience = Duration::MAX;
-    let options = CaptureOptions { name: None, patience };
+    let options = CaptureOptions { patience, ..CaptureOptions::default() };
     nodes[0].client().snapshot(&id, &options).unwrap();
     let options = MigrateOptions { patience, ..MigrateOptions::default() };
     nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();

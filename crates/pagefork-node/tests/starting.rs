@@ -4,13 +4,15 @@
 mod common;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Attached, Node, Pipe, Relay, SUMS, attach, attach_filled, key, start, sum};
-use pagefork_image::{ImageDraft, ImageStore, PageRuns, SavedCode, TrustedKeys};
+use pagefork_image::{
+    ImageDraft, ImageStore, PageRuns, SavedCode, SavedHolder, TrustedKeys, copy_image,
+};
 use pagefork_node::{
     CaptureOptions, ComingImage, ComingImages, FoundImage, MemoryPeer, NodeError, PageTimes,
     ProgramEnd, ProgramSource, ProgramStart, SharedImage, StartOptions, start_image,
@@ -19,12 +21,17 @@ use pagefork_postcopy::FetchPlan;
 
 /// A node with the image `full`, of a program that has filled 8 MiB and waits for its input.
 fn source(name: &str, seed: u8) -> Node {
+    source_naming(name, seed, &[])
+}
+
+/// The same, whose image names these holders.
+fn source_naming(name: &str, seed: u8, holders: &[SavedHolder]) -> Node {
     let node = Node::new(name, seed);
     let id = node.start(&start("sums", SUMS)).to_string();
     let nodes = [node];
     let (input, client) = attach_filled(&nodes, &id);
-    let options =
-        CaptureOptions { name: Some("full".to_owned()), patience: Duration::from_secs(20) };
+    let (name, holders) = (Some("full".to_owned()), holders.to_vec());
+    let options = CaptureOptions { name, holders, ..CaptureOptions::default() };
     nodes[0].client().snapshot(&id, &options).unwrap();
     input.close();
     assert_eq!(client.join().unwrap().end.unwrap(), ProgramEnd::Exited(0));
@@ -325,4 +332,47 @@ fn code_of_another_machine_is_refused_before_it_or_a_page_travels() {
         }
         let _ = std::fs::remove_dir_all(&path);
     }
+}
+
+#[test]
+fn a_node_asks_a_holder_that_an_image_names_and_that_it_knows_by_its_key() {
+    let unknown = SavedHolder::Objects("s3://bucket/images".to_owned());
+    let keeper = Node::new("named-keeper", 86);
+    let source = source_naming("named-source", 85, &[unknown, SavedHolder::Node(keeper.peer.key)]);
+    copy_image(&source.images, &keeper.images, source.images.find("full").unwrap()).unwrap();
+    let (says, said) = mpsc::channel();
+    let node = Node::with("named-node", 87, move |options| {
+        options.start = on_demand();
+        options.start.times.lost = Duration::from_millis(300);
+        options.start.observe = Arc::new(move |event| drop(says.send(format!("{event:?}"))));
+    });
+    let relay = Relay::new(&source.peer.address, || u64::MAX >> 1);
+    let peer = MemoryPeer { address: relay.address.clone(), key: source.peer.key };
+    let known = [("source", &peer), ("by-any-name", &keeper.peer)];
+    for (name, peer) in known {
+        node.peers.0.lock().unwrap().push((name.to_owned(), peer.clone()));
+    }
+    for holder in [&source, &keeper] {
+        holder.peers.0.lock().unwrap().push(("node".to_owned(), node.peer.clone()));
+    }
+    let image = ProgramSource::Image("source/full".to_owned());
+    let id = node.start(&ProgramStart::new("sum", image)).to_string();
+    relay.end();
+    let found = attach(&node.peer, &id, std::io::empty(), &PageTimes::default());
+    assert_eq!((found.end.unwrap(), &found.stdout[..]), (ProgramEnd::Exited(0), &sum()[1..]));
+    let said: Vec<_> = said.try_iter().filter(|said| said.starts_with("Elsewhere")).collect();
+    assert!(said.len() == 1 && said[0].contains(&keeper.peer.address), "{said:?}");
+}
+
+#[test]
+fn what_no_image_can_name_as_a_holder_is_refused_before_a_program_rests() {
+    let node = Node::new("unnamed", 88);
+    let id = node.start(&start("sums", SUMS)).to_string();
+    let holders = vec![SavedHolder::Objects("s3://user:secret@bucket".to_owned())];
+    let options = CaptureOptions { holders, ..CaptureOptions::default() };
+    let error = node.client().snapshot(&id, &options).unwrap_err().to_string();
+    assert!(error.contains("a password") && !error.contains("secret"), "{error}");
+    let error = node.programs.snapshot(&id, &options).unwrap_err();
+    assert!(error.contains("a password") && !error.contains("secret"), "{error}");
+    assert_eq!(node.images.images().unwrap(), []);
 }

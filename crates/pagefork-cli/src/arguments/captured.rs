@@ -7,8 +7,8 @@ use clap::Args;
 use pagefork::DeltaTracker;
 
 use super::common::{
-    ComingArguments, EnvironmentArguments, ProgramArguments, SessionArguments, StoreArguments,
-    UnknownImports, time,
+    ComingArguments, EnvironmentArguments, HolderArgument, ProgramArguments, SessionArguments,
+    StoreArguments, UnknownImports, holder, time,
 };
 
 #[derive(Args)]
@@ -36,6 +36,12 @@ pub(crate) struct SnapshotArguments {
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=50))]
     pub(crate) count: u32,
+
+    /// Say in the image that this node or object store (`file:///DIRECTORY`) will have it, too: a node that is known, or
+    /// a node key as `node init` prints it. Who starts the image and loses the node it comes from asks there, if it knows
+    /// it. Can be given up to 16 times
+    #[arg(long = "holder", value_name = "NODE|KEY|URL", value_parser = holder)]
+    pub(crate) holders: Vec<HolderArgument>,
 
     /// How the pages are found that were written between two images: `writes` has the kernel note them
     /// and reads no others, `protect` makes pages read-only and notes who writes to them, `fault`

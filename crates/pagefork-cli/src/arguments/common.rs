@@ -97,7 +97,7 @@ pub(crate) enum HolderArgument {
 }
 
 /// No name of a node has a colon, and each URL has.
-fn holder(text: &str) -> Result<HolderArgument, String> {
+pub(super) fn holder(text: &str) -> Result<HolderArgument, String> {
     match text {
         url if url.contains(':') => {
             let url = url.parse().map_err(|error: pagefork::image::ImageError| error.to_string());

@@ -8,7 +8,9 @@ use pagefork::image::PublicKey;
 use pagefork_node::NodeAddress;
 use pagefork_objects::ObjectUrl;
 
-use super::common::{DirectoryArgument, StoreArguments, directory, size, time, variable};
+use super::common::{
+    DirectoryArgument, HolderArgument, StoreArguments, directory, holder, size, time, variable,
+};
 
 #[derive(Args)]
 #[command(after_help = "Where other commands take an image, they take NODE/IMAGE: the image is \
@@ -226,6 +228,11 @@ pub(crate) struct NodeSnapshotArguments {
     /// The name by which the image is found in the node's store; no other image may have it
     #[arg(short = 'o', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+
+    /// Say in the image that this node or object store (`file:///DIRECTORY`) will have it, too: a node that is known
+    /// here, or a node key. Can be given up to 16 times
+    #[arg(long = "holder", value_name = "NODE|KEY|URL", value_parser = holder)]
+    pub(crate) holders: Vec<HolderArgument>,
 
     /// How long to wait until the program comes to rest, and closes what no image can have
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]

@@ -26,6 +26,8 @@ pub(crate) enum NamedImage {
     /// Its pages come while programs run.
     Coming {
         name: String,
+        /// The holders that it names, to be said.
+        named: Vec<String>,
         coming: ComingImage,
         /// When it was asked for.
         began: Instant,
@@ -66,7 +68,9 @@ impl NamedImage {
 
     /// Lets go of it when programs have ended, and says what it took, if that is to be said.
     pub(crate) fn end(self) {
-        let Self::Coming { name, coming, loaded, compiled, is_reported, .. } = self else { return };
+        let Self::Coming { name, named, coming, loaded, compiled, is_reported, .. } = self else {
+            return;
+        };
         let (head, code) = (coming.head_time(), coming.code_time());
         let image = Arc::clone(coming.image());
         // It says good-bye, and notes what was touched.
@@ -75,6 +79,9 @@ impl NamedImage {
         let Some(fetched) = coming.stop_within(patience) else { return };
         if !is_reported {
             return;
+        }
+        for holder in named {
+            output::say(format_args!("{name}: it names {holder}"));
         }
         let residency = image.residency();
         output::say(format_args!(

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-use pagefork::image::{ContentHash, ImageStore, SecretKey, check_name};
+use pagefork::image::{ContentHash, ImageStore, SavedHolder, SecretKey, check_name};
 use pagefork::{
     CallProgress, Config, DeltaTracker, Error, Instance, SaveOptions, Snapshot, Store,
     StrategyConfig,
@@ -15,6 +15,7 @@ use pagefork_wasi::{Exit, OwnDir, ProgramState, SaveError, SessionArchive, WasiC
 use crate::arguments::{SnapshotArguments, SnapshotPoint};
 use crate::captured::restore::RestoredProgram;
 use crate::captured::{self, keys, restore};
+use crate::node::holders;
 use crate::program::{self, Loader};
 use crate::{fork, output, run};
 
@@ -28,6 +29,7 @@ pub(crate) fn snapshot(arguments: &SnapshotArguments) -> Result<ExitCode, String
         arguments,
         images: captured::open(arguments.program.image.store.store.as_deref())?,
         key: keys::own()?,
+        holders: holders::to_be_named(&arguments.holders)?,
     };
     match &arguments.program.image.from {
         Some(image) => later(&saving, image),
@@ -40,6 +42,7 @@ struct Saving<'a> {
     arguments: &'a SnapshotArguments,
     images: ImageStore,
     key: SecretKey,
+    holders: Vec<SavedHolder>,
 }
 
 impl Saving<'_> {
@@ -74,12 +77,51 @@ impl Saving<'_> {
                 }
                 Some(code) => return Err(too_early(file, code)),
             }
-            let saved = save(store, &self.images, &self.key, module, parent.as_ref());
+            let saved = self.save(store, module, parent.as_ref());
             let (snapshot, hash) = saved.map_err(|error| shown(file, &error))?;
             self.note(hash)?;
             parent = Some(snapshot);
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Saves the program as it is, of one from an image what has changed.
+    fn save(
+        &self,
+        store: &mut Store<ForkGuest>,
+        module: Option<&[u8]>,
+        parent: Option<&Snapshot<ForkGuest>>,
+    ) -> pagefork::Result<(Snapshot<ForkGuest>, ContentHash)> {
+        let Self { images, key, holders, .. } = self;
+        let ctx = &store.data().ctx;
+        // Until it is saved.
+        let mut files = None;
+        let (wasi, archive) = match ctx.save() {
+            Err(SaveError::NoPlaceForFiles { .. }) => {
+                let own = files.insert(OwnDir::new(captured::place_of_files())?);
+                let copies = own.path().join("captured");
+                let wasi = ctx.save_with_files(&copies)?;
+                let archive = SessionArchive::pack(&wasi, &copies)?;
+                (wasi, Some(archive))
+            }
+            saved => (saved?, None),
+        };
+        let state = ProgramState { wasi, written: Vec::new() };
+        let mut options =
+            SaveOptions::new().state(state.to_bytes()?).sign_with(std::slice::from_ref(key));
+        options = options.holders(holders);
+        if let Some(archive) = &archive {
+            options = archive.attach(options);
+        }
+        if let Some(parent) = parent {
+            options = options.delta_of(parent);
+        }
+        if let Some(bytes) = module {
+            options = options.keep_module(bytes);
+        }
+        let snapshot = store.snapshot()?;
+        let hash = snapshot.save(images, options)?;
+        Ok((snapshot, hash))
     }
 }
 
@@ -110,7 +152,8 @@ fn first(saving: &Saving<'_>) -> Result<ExitCode, String> {
         }
         let started = fork::start(program, environment, session, *unknown_imports, &module)?;
         output::print(started.written())?;
-        let saved = started.save(&saving.images, std::slice::from_ref(&saving.key));
+        let Saving { images, key, holders, .. } = saving;
+        let saved = started.save_with_holders(images, std::slice::from_ref(key), holders);
         saving.note(saved.map_err(|error| shown(file, &error))?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -224,44 +267,6 @@ fn export(store: &mut Store<ForkGuest>, instance: Instance, name: &str) -> pagef
     }
     pagefork_wasi::initialize(&mut *store, &instance)?;
     instance.get_typed_func::<(), ()>(&mut *store, name)?.call(store, ())
-}
-
-/// Saves the program as it is, of one from an image what has changed.
-fn save(
-    store: &mut Store<ForkGuest>,
-    images: &ImageStore,
-    key: &SecretKey,
-    module: Option<&[u8]>,
-    parent: Option<&Snapshot<ForkGuest>>,
-) -> pagefork::Result<(Snapshot<ForkGuest>, ContentHash)> {
-    let ctx = &store.data().ctx;
-    // Until it is saved.
-    let mut files = None;
-    let (wasi, archive) = match ctx.save() {
-        Err(SaveError::NoPlaceForFiles { .. }) => {
-            let own = files.insert(OwnDir::new(captured::place_of_files())?);
-            let copies = own.path().join("captured");
-            let wasi = ctx.save_with_files(&copies)?;
-            let archive = SessionArchive::pack(&wasi, &copies)?;
-            (wasi, Some(archive))
-        }
-        saved => (saved?, None),
-    };
-    let state = ProgramState { wasi, written: Vec::new() };
-    let mut options =
-        SaveOptions::new().state(state.to_bytes()?).sign_with(std::slice::from_ref(key));
-    if let Some(archive) = &archive {
-        options = archive.attach(options);
-    }
-    if let Some(parent) = parent {
-        options = options.delta_of(parent);
-    }
-    if let Some(bytes) = module {
-        options = options.keep_module(bytes);
-    }
-    let snapshot = store.snapshot()?;
-    let hash = snapshot.save(images, options)?;
-    Ok((snapshot, hash))
 }
 
 fn shown(file: &Path, error: &Error) -> String {

@@ -15,6 +15,7 @@ use pagefork::image::{
 
 use crate::arguments::{self, ImageAction, ImageArguments};
 use crate::captured::{self, keys};
+use crate::node::holders;
 use crate::{output, show};
 
 /// Digits of a hash in lists: enough to tell images apart, and to name one.
@@ -116,6 +117,7 @@ fn inspect(store: &ImageStore, image: &str) -> Result<(), String> {
     );
     let signers = tip.signers().iter().map(|key| ("signed by", key.to_string()));
     rows.extend(signers);
+    rows.extend(manifest.holders.iter().map(|holder| ("held by", holders::shown(holder))));
     if let Some(suspended) = &manifest.suspension {
         let (stack, words) = (suspended.stack.len() as u64, suspended.frames.len() as u64);
         rows.push((

@@ -77,6 +77,14 @@ impl KnownNodes {
         })
     }
 
+    /// The key that somebody means: of the node of this name, or the key itself. No name looks like a key.
+    pub(super) fn key_of(&self, text: &str) -> Result<PublicKey, String> {
+        match text.parse() {
+            Ok(key) => Ok(key),
+            Err(_) => self.find(text).map(|node| node.key),
+        }
+    }
+
     pub(super) fn insert(&mut self, name: &str, node: KnownNode) -> Result<(), String> {
         check_name(name).map_err(|error| error.to_string())?;
         if let Some(address) = &node.address {

@@ -1,6 +1,8 @@
 //! `pagefork node`: serves images to other nodes and runs programs for them, and knows those that
 //! do so.
 
+/// Who else has an image.
+pub(crate) mod holders;
 /// What is known of other nodes.
 mod known;
 /// A node that runs programs.
@@ -13,18 +15,17 @@ mod tokens;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 use pagefork_node::{
-    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageHolder, PageTimes,
-    ServeEvent, ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
+    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes, ServeEvent,
+    ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
 use crate::arguments::{
-    ComingArguments, FetchLayer, HolderArgument, MigrateArguments, NodeAction, NodeArguments,
-    TrustArguments,
+    ComingArguments, FetchLayer, MigrateArguments, NodeAction, NodeArguments, TrustArguments,
 };
 use crate::captured::{self, NamedImage, keys};
 use crate::{output, show};
@@ -74,8 +75,7 @@ pub(crate) fn start(
 ) -> Result<NamedImage, String> {
     let began = Instant::now();
     let (peer, own, signers) = source(node)?;
-    let others = arguments.from_also.iter().map(|other| holder(other, arguments.node_timeout));
-    let others = others.collect::<Result<_, String>>()?;
+    let others = holders::to_be_asked(&arguments.from_also, arguments.node_timeout)?;
     let name = format!("{node}/{image}");
     let observed = name.clone();
     let observe = move |event: &StartEvent<'_>| match event {
@@ -85,6 +85,9 @@ pub(crate) fn start(
         }
         StartEvent::Elsewhere { error, holder, .. } => {
             output::say(format_args!("{observed}: {error}; {holder} is asked from now on"));
+        }
+        StartEvent::NotAsked { holder, why, .. } => {
+            output::say(format_args!("{observed}: it names {holder}, which is not asked: {why}"));
         }
         _ => {}
     };
@@ -99,9 +102,10 @@ pub(crate) fn start(
     let recall = arguments.has(FetchLayer::Recorded);
     let observe = Arc::new(observe);
     let token = arguments.token.as_deref().map_or(Ok(Vec::new()), tokens::read)?;
+    let known = holders::known(others.clone());
     let options = StartOptions { plan, times, others, recall, token, observe, ..<_>::default() };
     // By who loads it.
-    let options = StartOptions { compiles: true, ..options };
+    let options = StartOptions { compiles: true, holders: Some(known.clone()), ..options };
     match start_image(&peer, &own, image, images, &signers, &options) {
         Ok(FoundImage::Here(image)) => {
             if arguments.report {
@@ -112,8 +116,15 @@ pub(crate) fn start(
         }
         Ok(FoundImage::Coming(coming)) => {
             let is_reported = arguments.report;
+            let named = coming.image().head().manifest().holders.iter();
+            let named = named.map(|holder| match known.find(holder) {
+                Ok(_) => holders::shown(holder),
+                Err(why) => format!("{}, which is not asked: {why}", holders::shown(holder)),
+            });
+            let named = if is_reported { named.collect() } else { Vec::new() };
             Ok(NamedImage::Coming {
                 name,
+                named,
                 coming,
                 began,
                 loaded: None,
@@ -122,14 +133,6 @@ pub(crate) fn start(
             })
         }
         Err(error) => Err(format!("{name}: {error}")),
-    }
-}
-
-/// Who else may have an image.
-fn holder(argument: &HolderArgument, patience: Duration) -> Result<PageHolder, String> {
-    match argument {
-        HolderArgument::Node(name) => source(name).map(|(peer, ..)| PageHolder::Node(peer)),
-        HolderArgument::Objects(url) => run::place(url, patience).map(PageHolder::Place),
     }
 }
 

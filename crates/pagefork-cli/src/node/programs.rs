@@ -117,9 +117,10 @@ pub(super) fn stop(program: &str) -> Result<(), String> {
 
 /// Makes an image of a program that runs on.
 pub(super) fn snapshot(arguments: &NodeSnapshotArguments) -> Result<(), String> {
-    let NodeSnapshotArguments { name, patience, report, program } = arguments;
+    let NodeSnapshotArguments { name, holders, patience, report, program } = arguments;
     let (reached, program) = ReachedNode::of_program(program)?;
-    let options = CaptureOptions { name: name.clone(), patience: *patience };
+    let holders = super::holders::to_be_named(holders)?;
+    let options = CaptureOptions { name: name.clone(), patience: *patience, holders };
     let captured = reached.client()?.snapshot(program, &options);
     let captured = captured.map_err(|error| reached.failed(&error))?;
     if *report {

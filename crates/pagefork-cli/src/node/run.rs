@@ -59,6 +59,9 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
         StartEvent::Elsewhere { image, error, holder } => {
             output::say(format_args!("image {image}: {error}; {holder} is asked from now on"))
         }
+        StartEvent::NotAsked { image, holder, why } => {
+            output::say(format_args!("image {image} names {holder}, which is not asked: {why}"));
+        }
         StartEvent::NotKept { image, error } => {
             output::say(format_args!("image {image} is here and not kept: {error}"));
         }

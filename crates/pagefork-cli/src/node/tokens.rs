@@ -5,7 +5,6 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pagefork::image::PublicKey;
 use pagefork_postcopy::{ImageToken, TokenRights, TokenSubject};
 
 use super::known::KnownNodes;
@@ -28,10 +27,7 @@ pub(super) fn grant(arguments: &GrantArguments) -> Result<(), String> {
              squash`"
         ));
     }
-    let holder = match holder.parse::<PublicKey>() {
-        Ok(key) => key,
-        Err(_) => KnownNodes::read()?.find(holder)?.key,
-    };
+    let holder = KnownNodes::read()?.key_of(holder)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let token = ImageToken {
         subject: TokenSubject::Image(found.hash()),

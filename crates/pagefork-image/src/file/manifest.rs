@@ -8,10 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 use crate::base::limits::ImageLimits;
+use crate::file::holder::SavedHolder;
 use crate::file::shape;
 
-/// Version of the manifest's form, which stands before it.
+/// Version of the form of a manifest that names no holders; the version stands before the manifest.
 pub(crate) const MANIFEST_VERSION: u32 = 1;
+
+/// Version of the form of a manifest that names holders: they stand behind all that version 1 has. Builds that do not
+/// know it refuse it by its number.
+pub(crate) const MANIFEST_VERSION_HOLDERS: u32 = 2;
 
 /// What an image is: plain data. Its hash is the image's identity.
 ///
@@ -48,6 +53,10 @@ pub struct Manifest {
     pub data_size: u64,
     /// The hash of these bytes, which is the root of the index. The writer fills it in.
     pub root: ContentHash,
+    /// Who else has the image, or will have it. Whoever signs the image says so, too.
+    // It stands behind all else, in a version of its own: images without holders are what they were.
+    #[serde(skip)]
+    pub holders: Vec<SavedHolder>,
 }
 
 /// An instance of an image. The first page of the crate has an example.
@@ -308,8 +317,18 @@ impl Manifest {
     /// # Errors
     /// [`ImageError::Invalid`] if it cannot be written at all.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, ImageError> {
-        postcard::to_extend(self, MANIFEST_VERSION.to_le_bytes().to_vec())
-            .map_err(|error| ImageError::Invalid(format!("a manifest cannot be written: {error}")))
+        let unwritable =
+            |error| ImageError::Invalid(format!("a manifest cannot be written: {error}"));
+        let version = match self.holders.is_empty() {
+            true => MANIFEST_VERSION,
+            false => MANIFEST_VERSION_HOLDERS,
+        };
+        let bytes =
+            postcard::to_extend(self, version.to_le_bytes().to_vec()).map_err(unwritable)?;
+        match self.holders.is_empty() {
+            true => Ok(bytes),
+            false => postcard::to_extend(&self.holders, bytes).map_err(unwritable),
+        }
     }
 
     /// Reads the bytes of a file, and checks their shape.
@@ -321,13 +340,22 @@ impl Manifest {
             return Err(ImageError::damaged("its manifest is empty"));
         };
         let found = u32::from_le_bytes(*version);
-        if found != MANIFEST_VERSION {
-            let supported = MANIFEST_VERSION;
+        if ![MANIFEST_VERSION, MANIFEST_VERSION_HOLDERS].contains(&found) {
+            let supported = MANIFEST_VERSION_HOLDERS;
             return Err(ImageError::Version { what: "manifest", found, supported });
         }
         let unreadable =
             |error| ImageError::damaged(format!("its manifest cannot be read: {error}"));
-        let (manifest, behind) = postcard::take_from_bytes::<Self>(rest).map_err(unreadable)?;
+        let (mut manifest, mut behind) =
+            postcard::take_from_bytes::<Self>(rest).map_err(unreadable)?;
+        if found == MANIFEST_VERSION_HOLDERS {
+            (manifest.holders, behind) = postcard::take_from_bytes(behind).map_err(unreadable)?;
+            if manifest.holders.is_empty() {
+                return Err(ImageError::damaged(
+                    "its manifest is of a version for holders, and names none",
+                ));
+            }
+        }
         if !behind.is_empty() {
             return Err(ImageError::damaged("its manifest goes on behind its end"));
         }

@@ -14,6 +14,8 @@ pub(crate) mod reader;
 pub(crate) mod head;
 /// The manifest.
 pub(crate) mod manifest;
+/// Who else has an image.
+pub(crate) mod holder;
 /// Checking the shape of a manifest.
 pub(crate) mod shape;
 /// Keys and signatures.

@@ -321,8 +321,25 @@ impl ImageReader {
         }
     }
 
-    /// Reads bytes of the file, wherever they belong.
-    pub(crate) fn read_raw(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+    /// Reads bytes of the file, wherever they belong: nothing of them is checked.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] if it ends before; [`ImageError::Io`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// let mut file = std::io::Cursor::new(Vec::new());
+    /// ImageDraft::new(Manifest::default(), &PageRuns::default()).write(&mut file)?;
+    /// let image = ImageReader::open(Box::new(file.into_inner()), &ImageLimits::default())?;
+    /// let mut first = [0; 4];
+    /// image.read_raw(0, &mut first)?;
+    /// assert_eq!(&first[1..], b"PFI");
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn read_raw(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
         read_part(&*self.bytes, into, offset, "bytes")
     }
 

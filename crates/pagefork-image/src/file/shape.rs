@@ -6,6 +6,7 @@ use pagefork_layout::page::PAGE_SIZE;
 
 use crate::base::error::ImageError;
 use crate::base::limits::{self, ImageLimits};
+use crate::file::holder;
 use crate::file::manifest::{Manifest, SavedInstance};
 use crate::file::plan::SPANS_PER_EXTENT_MAX;
 use crate::tree::GROUP_SIZE;
@@ -21,6 +22,9 @@ pub(crate) fn check(manifest: &Manifest, limits: &ImageLimits) -> Result<(), Ima
         || ordinals.into_iter().any(|ordinal| ordinal == 0 || u64::from(ordinal) > count)
     {
         return Err(ImageError::damaged("it names an instance that it has not"));
+    }
+    if let Some(wrong) = holder::wrong_of(&manifest.holders) {
+        return Err(ImageError::damaged(wrong));
     }
     let mut placer = Placer { end: 0 };
     for instance in &manifest.instances {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use pagefork_image::{
     Attachment, ContentHash, FrameTarget, ImageChain, ImageDraft, ImageError, ImageLimits,
-    ImageReader, Manifest, PAGE_SIZE, PageRuns, SavedCode, SavedFrameWord, SavedHostFunction,
-    SavedInstance, SavedReference, SavedSuspension, SecretKey, WrittenImage,
+    ImageReader, Manifest, PAGE_SIZE, PageRuns, SavedCode, SavedFrameWord, SavedHolder,
+    SavedHostFunction, SavedInstance, SavedReference, SavedSuspension, SecretKey, WrittenImage,
 };
 
 pub(crate) const PAGE: usize = PAGE_SIZE as usize;
@@ -87,8 +87,20 @@ pub(crate) fn key(number: u8) -> SecretKey {
 
 /// A small image with two instances, attachments, a suspended guest and a signature.
 pub(crate) fn small() -> Vec<u8> {
+    small_of(Vec::new())
+}
+
+/// Who has an image.
+pub(crate) fn holders() -> Vec<SavedHolder> {
+    let store = SavedHolder::Objects("s3://bucket/images".into());
+    vec![SavedHolder::Node(key(5).public()), store]
+}
+
+/// The same image, of which these are holders.
+pub(crate) fn small_of(holders: Vec<SavedHolder>) -> Vec<u8> {
     let mut manifest = manifest(&[64 << 10, 16 << 10]);
     manifest.suspension = Some(suspension());
+    manifest.holders = holders;
     let attachment =
         |name: &str, size| Attachment { name: name.into(), size, ..Attachment::default() };
     manifest.attachments = vec![attachment("a", 5), attachment("empty", 0)];

@@ -1,6 +1,7 @@
 //! Memory nodes that have the right key and lie.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use pagefork_image::{ImageDraft, Manifest, PageRuns, SavedInstance};
 
@@ -63,6 +64,51 @@ fn lie(transport: Transport) {
     }
     assert!(here.load(image).is_err(), "nothing came that was asked for");
     assert_eq!(fetch(has(image), stream(image), "counter").unwrap().hash(), image);
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn a_stream_that_drips_is_left_though_it_is_never_silent() {
+    TRANSPORTS.into_iter().for_each(drip);
+}
+
+fn drip(transport: Transport) {
+    let path = std::env::temp_dir().join(format!("pagefork-drips-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let open = |name: &str| ImageStore::open(path.join(name)).unwrap();
+    let (here, there) = (open("here"), open("there"));
+    let [node, own, author] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]));
+    let extents = std::iter::once(0..1 << 20).collect();
+    let instance = SavedInstance { extents, ..SavedInstance::default() };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let noise = (0..1_u32 << 18).flat_map(|at| at.wrapping_mul(0x9e37_79b9).to_le_bytes());
+    let pages = PageRuns::new(vec![vec![(0, noise.collect())]]);
+    let draft = ImageDraft::new(manifest, &pages).sign_with(std::slice::from_ref(&author));
+    let image = there.save(draft).unwrap().hash();
+    let stream = there.export(&[image], Vec::new(), 1).unwrap();
+    let has = [&[0], &image.as_bytes()[..]].concat();
+    let peer = stranger(transport, &node, move |mut channel| {
+        message::read_text(&mut channel).unwrap();
+        channel.write_all(&has).and_then(|()| channel.flush()).unwrap();
+        channel.read_exact(&mut [0]).unwrap();
+        let (first, rest) = stream.split_at(100);
+        let mut sent = channel.write_all(first).and_then(|()| channel.flush());
+        // Each of them is a right one. All of them would take hours.
+        for byte in &rest[..1000] {
+            std::thread::sleep(Duration::from_millis(20));
+            sent = sent.and_then(|()| channel.write_all(&[*byte])).and_then(|()| channel.flush());
+        }
+        let _ = channel.end();
+    });
+    // It may be behind by a second.
+    let times = NodeTimes { idle: Duration::from_millis(333), ..NodeTimes::default() };
+    let signers = TrustedKeys::from_iter([author.public()]);
+    let error = fetch_image(&peer, &own, "any", &here, &signers, &times).unwrap_err();
+    let NodeError::Io { error: why, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(why.kind(), ErrorKind::TimedOut, "{error}");
+    // So that the next one is asked.
+    assert!(error.is_of_peer());
+    assert_eq!(here.images().unwrap(), []);
     std::fs::remove_dir_all(path).unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefork::{SaveOptions, Snapshot};
-use pagefork_image::{ContentHash, ImageStore, SecretKey};
+use pagefork_image::{ContentHash, ImageStore, SavedHolder, SecretKey};
 use pagefork_wasi::{OwnDir, ProgramState, SaveError, SessionArchive, WasiState};
 use serde::{Deserialize, Serialize};
 
@@ -116,13 +116,16 @@ impl CapturedProgram {
         self.save_by(Some(record), signer, |options| self.snapshot.save(images, options))
     }
 
-    /// Saves the program alone, as any command goes on with it: with streams of its own.
+    /// Saves the program alone, as any command goes on with it: with streams of its own. The image names these
+    /// holders.
     pub(super) fn save_alone(
         &self,
         images: &ImageStore,
         signer: &SecretKey,
+        holders: &[SavedHolder],
     ) -> Result<ContentHash, String> {
-        self.save_by(None, signer, |options| self.snapshot.save(images, options))
+        let save = |options: SaveOptions<'_>| self.snapshot.save(images, options.holders(holders));
+        self.save_by(None, signer, save)
     }
 
     /// Saves what has changed since `parent`, in memory: in `room`, as far as that goes. Returns the bytes of

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use pagefork_image::{PublicKey, SecretKey};
+use pagefork_image::{PublicKey, SecretKey, check_holders};
 use pagefork_postcopy::Lane;
 
 use crate::base::{NodeError, NodeTimes};
@@ -295,7 +295,7 @@ impl ProgramClient {
     /// meanwhile.
     ///
     /// # Errors
-    /// As of [`ProgramClient::connect`].
+    /// As of [`ProgramClient::connect`]; [`NodeError::Image`] if no image can name these holders.
     ///
     /// # Examples
     ///
@@ -314,8 +314,11 @@ impl ProgramClient {
         program: &str,
         options: &CaptureOptions,
     ) -> Result<CaptureReport, NodeError> {
-        let CaptureOptions { name, patience } = options.clone();
-        let request = ClientRequest::Snapshot { program: program.to_owned(), name, patience };
+        let CaptureOptions { name, patience, holders } = options.clone();
+        // More of them, or longer ones, would be no message.
+        check_holders(&holders)?;
+        let request =
+            ClientRequest::Snapshot { program: program.to_owned(), name, patience, holders };
         match self.link.ask(&request, program)? {
             NodeReply::Captured(report) => Ok(report),
             _ => Err(self.link.strange()),

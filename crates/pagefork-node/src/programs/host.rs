@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagefork::{Engine, Linker, LoadOptions, Module, SlotsAhead, Snapshot, Store, StoreLimits};
-use pagefork_image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys, check_name};
+use pagefork_image::{
+    ImageStore, PublicKey, SavedHolder, SecretKey, StoredImage, TrustedKeys, check_name,
+};
 use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBuilder, WasiState};
 
 use crate::coming::{ComingImages, SharedImage};
 use crate::fetch::MemoryPeer;
+use crate::named::HolderCheck;
 use crate::place::{ImagePlace, PageHolder};
 use crate::start::{ComingImage, FoundImage, StartOptions};
 
@@ -170,13 +173,16 @@ impl fmt::Debug for ProgramHost {
 }
 
 impl ProgramHost {
-    pub(super) fn new(options: ProgramNodeOptions) -> Result<Self, String> {
+    pub(super) fn new(mut options: ProgramNodeOptions) -> Result<Self, String> {
         let mut linker = Linker::new(&options.engine);
         pagefork_wasi::add_to_linker(&mut linker, |guest: &mut NodeGuest| &mut guest.ctx)
             // Here is the original of every program.
             .and_then(|()| linker.func_wrap("pagefork", "snapshot", || 0_u32).map(drop))
             .and_then(|()| linker.define_memory_discard().map(drop))
             .map_err(|error| format!("{error:#}"))?;
+        if options.start.holders.is_none() {
+            options.start.holders = Some(known_holders(&options));
+        }
         Ok(Self { options, linker, coming: ComingImages::default() })
     }
 
@@ -493,6 +499,22 @@ impl ProgramHost {
             )),
         }
     }
+}
+
+/// Of the holders that images name a node asks the nodes and object stores that it knows.
+fn known_holders(options: &ProgramNodeOptions) -> HolderCheck {
+    let (peers, places) = (Arc::clone(&options.peers), options.places.clone());
+    HolderCheck::new(move |holder| match holder {
+        SavedHolder::Node(key) => {
+            let known = peers.with_key(key).map(PageHolder::Node);
+            known.ok_or_else(|| "where it is is not known here".to_owned())
+        }
+        SavedHolder::Objects(url) => {
+            let known = places.iter().find(|place| place.url == *url);
+            let known = known.cloned().map(PageHolder::Place);
+            known.ok_or_else(|| "this node was not started with it, and uses no other".to_owned())
+        }
+    })
 }
 
 /// A name that nothing has.

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
+use crate::pace::ClientPace;
 
 use super::arriving::{self, LastChanges};
 use super::moving::MigrateOptions;
@@ -61,6 +62,7 @@ pub(crate) fn serve(
         attached: None,
         coming: None,
         last_changes: LastChanges::default(),
+        pace: ClientPace::default(),
         busy: None,
         carries: BTreeSet::new(),
         is_over: false,
@@ -97,6 +99,8 @@ struct ProgramSession<'a> {
     coming: Option<(ProgramStart, Vec<u8>, u64)>,
     /// What has come of the last changes of a program that moves here.
     last_changes: LastChanges,
+    /// How long what it has begun to say takes.
+    pace: ClientPace,
     /// What is being done for the client. Nothing else is until it is answered.
     busy: Option<Receiver<NodeReply>>,
     /// Programs whose way here goes over this connection.
@@ -150,7 +154,10 @@ impl ProgramSession<'_> {
             self.answer_when_done();
             while self.busy.is_none() && !self.is_over && self.backlog <= BACKLOG_MAX {
                 match self.inbox.next()? {
-                    Some(request) => self.handle(request)?,
+                    Some(request) => {
+                        self.pace.message();
+                        self.handle(request)?;
+                    }
                     None => break,
                 }
             }
@@ -169,7 +176,17 @@ impl ProgramSession<'_> {
             if self.heard.elapsed() >= self.idle && self.busy.is_none() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
+            // What waits here, because something is being done, is no fault of the client's.
+            let is_heard = self.busy.is_none() && !is_drowned && !self.is_over;
+            let part = self.inbox.part().filter(|_| is_heard);
+            let (idle, now) = (self.idle, Instant::now());
+            let due = self.pace.due(part, idle, now).filter(|_| is_heard);
+            if due.is_some_and(|due| due <= now) {
+                let why = "it says too slowly what it has begun to say";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
             let until = (self.heard + self.idle).min(self.spoke + self.idle / 3);
+            let until = due.map_or(until, |due| until.min(due));
             let until = until.max(Instant::now() + Duration::from_millis(1));
             let signal = [self.signal.as_fd()];
             // What it sends that drowns in answers stays where it is.
@@ -259,12 +276,11 @@ impl ProgramSession<'_> {
                     }
                 })
             }
-            ClientRequest::Snapshot { program, name, patience } => {
-                self.work(move |node| {
-                    match node.snapshot(&program, &CaptureOptions { name, patience }) {
-                        Ok(report) => NodeReply::Captured(report),
-                        Err(why) => NodeReply::Refused(shortened(why)),
-                    }
+            ClientRequest::Snapshot { program, name, patience, holders } => {
+                let options = CaptureOptions { name, patience, holders };
+                self.work(move |node| match node.snapshot(&program, &options) {
+                    Ok(report) => NodeReply::Captured(report),
+                    Err(why) => NodeReply::Refused(shortened(why)),
                 });
             }
             ClientRequest::Needs(image) => {
@@ -280,6 +296,7 @@ impl ProgramSession<'_> {
             ClientRequest::LastChanges { at, bytes } => self.take_changes(at, &bytes)?,
             ClientRequest::Move { offer, message } => {
                 self.carries.insert(message.migration);
+                self.pace.all_changes();
                 let peer = self.peer;
                 let changes = std::mem::take(&mut self.last_changes).whole();
                 if matches!(message.step, MigrationStep::Ahead { .. }) {
@@ -377,6 +394,7 @@ impl ProgramSession<'_> {
         if self.carries.is_empty() {
             return Err(nonsense("changes of a program that does not move here"));
         }
+        self.pace.changes(bytes.len() as u64, Instant::now());
         match self.last_changes.put(at, bytes) {
             true => Ok(()),
             false => Err(nonsense("more of changes than a program may have")),

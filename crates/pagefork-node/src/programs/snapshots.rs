@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork_image::{ContentHash, ImageError, check_name};
+use pagefork_image::{ContentHash, ImageError, SavedHolder, check_holders, check_name};
 use serde::{Deserialize, Serialize};
 
 use super::capture::{CaptureFailure, CapturedProgram};
@@ -26,11 +26,14 @@ pub struct CaptureOptions {
     /// How long it is waited for: that the program comes to rest, and that it closes what no image can
     /// have, each: 10 s by default.
     pub patience: Duration,
+    /// Who else will have the image, as its manifest is to say: at most what
+    /// [`check_holders`](pagefork_image::check_holders) lets it.
+    pub holders: Vec<SavedHolder>,
 }
 
 impl Default for CaptureOptions {
     fn default() -> Self {
-        Self { name: None, patience: Duration::from_secs(10) }
+        Self { name: None, patience: Duration::from_secs(10), holders: Vec::new() }
     }
 }
 
@@ -59,9 +62,11 @@ pub(super) fn capture(
     program: &str,
     options: &CaptureOptions,
 ) -> Result<CaptureReport, String> {
-    let CaptureOptions { name, patience } = options;
+    let CaptureOptions { name, patience, holders } = options;
     let patience = patience.min(&PATIENCE_MAX);
     let node_options = node.options();
+    // Before the program rests.
+    check_holders(holders).map_err(|error| error.to_string())?;
     if let Some(name) = name {
         check_free(node, name)?;
     }
@@ -80,7 +85,7 @@ pub(super) fn capture(
     };
     let began = Instant::now();
     // Collection spares it as long as `captured` is kept.
-    let image = captured.save_alone(&node_options.images, &node_options.image_key)?;
+    let image = captured.save_alone(&node_options.images, &node_options.image_key, holders)?;
     if let Some(name) = name {
         node_options.images.set_new_name(name, image).map_err(|error| match error {
             ImageError::NameTaken { .. } => format!(

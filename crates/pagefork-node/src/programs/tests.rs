@@ -372,3 +372,26 @@ fn a_program_that_rests_goes_on_by_nobodys_job_but_who_decides_that() {
     }
     node.stop("talking", patience).unwrap();
 }
+
+/// It is let in, and never silent.
+#[test]
+fn a_client_that_says_a_message_a_byte_at_a_time_is_left() {
+    for transport in TRANSPORTS {
+        let (_node, peer) = node("drips", transport);
+        let mut link = link(&peer);
+        let message = encode(&ClientRequest::LastChanges { at: 0, bytes: vec![7; 1000] });
+        let mut left = false;
+        // Eight seconds: more than the time in which a message of 1,000 bytes has to come.
+        for byte in message.into_iter().take(400) {
+            link.duplex.push(Lane::Control, vec![byte]);
+            let until = Instant::now() + Duration::from_millis(20);
+            while !left && Instant::now() < until {
+                left = link.turn().is_err() || link.duplex.wait(&[], Some(until)).is_err();
+            }
+            if left {
+                break;
+            }
+        }
+        assert!(left, "{transport:?}: it was heard to its end");
+    }
+}

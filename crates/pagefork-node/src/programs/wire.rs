@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::str::FromStr;
 use std::time::Duration;
 
-use pagefork_image::{ContentHash, PublicKey};
+use pagefork_image::{ContentHash, PublicKey, SavedHolder};
 use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -314,6 +314,7 @@ pub(super) enum ClientRequest {
         program: String,
         name: Option<String>,
         patience: Duration,
+        holders: Vec<SavedHolder>,
     },
 }
 
@@ -427,6 +428,13 @@ impl Inbox {
         self.bytes.drain(..self.read);
         self.read = 0;
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// If there is something of a message, once all that were whole were taken: its bytes, or what it may have at most.
+    pub(super) fn part(&self) -> Option<u64> {
+        let rest = self.bytes.get(self.read..).filter(|rest| !rest.is_empty())?;
+        let size = rest.first_chunk::<4>().map(|size| u64::from(u32::from_le_bytes(*size)));
+        Some(size.unwrap_or(MESSAGE_MAX as u64))
     }
 
     /// The next message; `None` until all of it is here.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
+use pagefork::image::{ContentHash, ImageStore, SavedHolder, SecretKey, TrustedKeys};
 use pagefork::{
     CallProgress, Caller, Error, Instance, InstancePre, InterruptHandle, Linker, LoadOptions,
     Module, Result, SaveOptions, Snapshot, Store, StoreLimits, SuspendedAt,
@@ -289,8 +289,34 @@ impl StartedProgram {
     ///
     /// See [`StartedProgram::load`].
     pub fn save(&self, images: &ImageStore, signers: &[SecretKey]) -> Result<ContentHash> {
+        self.save_with_holders(images, signers, &[])
+    }
+
+    /// The same, and says [who else](SaveOptions::holders) will have the image.
+    ///
+    /// # Errors
+    /// As of [`StartedProgram::save`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use pagefork::image::{ContentHash, ImageStore, SavedHolder};
+    /// use pagefork_serve::StartedProgram;
+    ///
+    /// # fn example(program: &StartedProgram, images: &ImageStore) -> pagefork::Result<ContentHash> {
+    /// let holders = [SavedHolder::Objects("s3://bucket/images".into())];
+    /// program.save_with_holders(images, &[], &holders)
+    /// # }
+    /// ```
+    pub fn save_with_holders(
+        &self,
+        images: &ImageStore,
+        signers: &[SecretKey],
+        holders: &[SavedHolder],
+    ) -> Result<ContentHash> {
         let state = ProgramState { wasi: self.state.clone(), written: self.written.clone() };
         let options = SaveOptions::new().state(state.to_bytes()?).sign_with(signers);
+        let options = options.holders(holders);
         match &self.files {
             None => self.snapshot.save(images, options),
             Some(files) => {

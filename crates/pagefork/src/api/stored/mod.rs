@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork_compiler::file::CodeImageError;
 use pagefork_image::{
-    ContentHash, ImageChain, ImageDraft, ImageError, ImageStore, SecretKey, StoredImage,
-    TrustedKeys,
+    ContentHash, ImageChain, ImageDraft, ImageError, ImageStore, SavedHolder, SecretKey,
+    StoredImage, TrustedKeys,
 };
 use pagefork_layout::reference::HOST_ORDINAL;
 use pagefork_pages::IncompletePages;
@@ -48,6 +48,7 @@ pub struct SaveOptions<'a> {
     state: Vec<u8>,
     parent: Option<Arc<Frozen>>,
     signers: &'a [SecretKey],
+    holders: Vec<SavedHolder>,
     modules: Vec<&'a [u8]>,
     attachments: Attachments<'a>,
 }
@@ -230,6 +231,18 @@ impl<'a> SaveOptions<'a> {
     #[must_use]
     pub fn sign_with(mut self, signers: &'a [SecretKey]) -> Self {
         self.signers = signers;
+        self
+    }
+
+    /// Who else has the image, or will have it: where instances of it start while its pages come, and who gives them
+    /// is lost, these can be asked. It is signed with the rest.
+    ///
+    /// # Examples
+    ///
+    /// See [`SavedHolder`].
+    #[must_use]
+    pub fn holders(mut self, holders: &[SavedHolder]) -> Self {
+        self.holders = holders.to_vec();
         self
     }
 }
@@ -590,8 +603,16 @@ impl<T: 'static> Snapshot<T> {
         options: SaveOptions<'_>,
         write: impl FnOnce(ImageDraft<'_>, Option<&StoredImage>) -> Result<StoredImage>,
     ) -> Result<ContentHash> {
-        let SaveOptions { mut naming, named, state, parent, signers, modules, attachments } =
-            options;
+        let SaveOptions {
+            mut naming,
+            named,
+            state,
+            parent,
+            signers,
+            holders,
+            modules,
+            attachments,
+        } = options;
         let frozen = self.frozen();
         for (function, names) in named {
             let number = (function.store == frozen.store
@@ -609,6 +630,7 @@ impl<T: 'static> Snapshot<T> {
             saved.extents = instance.image.extents().to_vec();
         }
         manifest.wasi = state;
+        manifest.holders = holders;
         manifest.attachments = attachments.described()?;
         let attached = &attachments.bytes[..];
         let saved = match &parent {
