@@ -331,9 +331,12 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     // The guest's clock says how long it has waited, and what remains of that beside the parts that the thread that
     // fetches has counted is until one of the two knows of the other.
     let waited = residency.waited - before.waited;
-    let (waits, told) = report.waits.parts_of(waited);
+    let waits = report.waits;
+    let told = waits.rest_of(waited);
     let parts = [waits.network, waits.server, waits.handle, waits.install, told];
-    // Less than nothing where two parts of a wait were the same time.
+    // What it takes of a processor in a wait is in the parts of that.
+    let own = own.saturating_sub(residency.waiting_cpu - before.waiting_cpu);
+    // Less than nothing if two parts were the same time.
     let rest = milliseconds(toucher) - milliseconds(own + parts.iter().sum::<Duration>());
     let [network, server, handle, io, told] = parts.map(milliseconds);
     [

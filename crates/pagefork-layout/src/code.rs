@@ -17,6 +17,7 @@ pub struct CodeImage {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub text: Vec<u8>,
     /// Where the functions are in `text`: sorted by start, without overlap.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub functions: Vec<CodeRange>,
     /// Offset in `text` of the descriptors: [`descriptor::SIZE`] bytes each, one
     /// for null, then one for every function of the index space.
@@ -57,7 +58,6 @@ pub struct LandingSite {
 
 /// One piece of compiled code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CodeRange {
     /// Offset of its first byte in the text.
     pub start: u32,
@@ -69,7 +69,6 @@ pub struct CodeRange {
 
 /// What a piece of code is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CodeKind {
     /// The body of this function, or the stub of an imported one.
     Function(u32),

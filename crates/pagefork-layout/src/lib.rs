@@ -27,6 +27,8 @@ pub mod link;
 pub mod trap;
 /// Lists that are read where they lie.
 pub mod packed;
+/// The data segments of a module.
+pub mod segments;
 /// Compiled code: text, descriptors, trap table, call sites.
 pub mod code;
 /// Text out of modules, for people.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::segments::DataSegments;
+
 /// A WebAssembly value type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -420,6 +422,7 @@ pub struct ModuleInfo {
     /// Exports, in order.
     pub exports: Vec<ExportInfo>,
     /// Canonical type index of every function.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub functions: Vec<u32>,
     /// Canonical type index of every tag of exceptions.
     pub tags: Vec<u32>,
@@ -447,7 +450,7 @@ pub struct ModuleInfo {
     /// Element segments.
     pub elements: Vec<ElementSegment>,
     /// Data segments.
-    pub data: Vec<DataSegment>,
+    pub data: DataSegments,
     /// The start function.
     pub start: Option<u32>,
     /// The module's name, from the name section.

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use crate::code::{CodeKind, CodeRange};
 use crate::trap::TrapCode;
 
 /// Something of a fixed size, little-endian.
@@ -55,6 +56,52 @@ impl Packed for (u32, TrapCode) {
 
     fn unpack([a, b, c, d, code]: [u8; 5]) -> Option<Self> {
         Some((u32::from_le_bytes([a, b, c, d]), TrapCode::from_number(code)?))
+    }
+}
+
+/// Start and size, a number of the kind, and what the kind is of.
+impl Packed for CodeRange {
+    type Bytes = [u8; 13];
+    const SIZE: usize = 13;
+
+    fn pack(&self) -> [u8; 13] {
+        let (kind, of) = match self.kind {
+            CodeKind::Function(function) => (0, function),
+            CodeKind::Checked(function) => (1, function),
+            CodeKind::Entry(ty) => (2, ty),
+            CodeKind::DirectEntry(ty) => (3, ty),
+            CodeKind::Foreign(ty) => (4, ty),
+            CodeKind::Cross(ty) => (5, ty),
+            CodeKind::Throw => (6, 0),
+            CodeKind::Trap(code) => (7, code as u32),
+            CodeKind::Copy(memory) => (8, memory),
+            CodeKind::Fill(memory) => (9, memory),
+        };
+        let mut bytes = [0; 13];
+        bytes[..4].copy_from_slice(&self.start.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.size.to_le_bytes());
+        bytes[8] = kind;
+        bytes[9..].copy_from_slice(&of.to_le_bytes());
+        bytes
+    }
+
+    fn unpack(bytes: [u8; 13]) -> Option<Self> {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+        let of = word(9);
+        let kind = match bytes[8] {
+            0 => CodeKind::Function(of),
+            1 => CodeKind::Checked(of),
+            2 => CodeKind::Entry(of),
+            3 => CodeKind::DirectEntry(of),
+            4 => CodeKind::Foreign(of),
+            5 => CodeKind::Cross(of),
+            6 if of == 0 => CodeKind::Throw,
+            7 => CodeKind::Trap(TrapCode::from_number(u8::try_from(of).ok()?)?),
+            8 => CodeKind::Copy(of),
+            9 => CodeKind::Fill(of),
+            _ => return None,
+        };
+        Some(Self { start: word(0), size: word(4), kind })
     }
 }
 
@@ -123,6 +170,36 @@ impl<'a, T: Packed> PackedList<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_code_are_told_apart() {
+        let of = [0, 7, u32::MAX];
+        let kinds = of.into_iter().flat_map(|of| {
+            let traps = TrapCode::ALL.map(CodeKind::Trap);
+            let others = [
+                CodeKind::Function(of),
+                CodeKind::Checked(of),
+                CodeKind::Entry(of),
+                CodeKind::DirectEntry(of),
+                CodeKind::Foreign(of),
+                CodeKind::Cross(of),
+                CodeKind::Throw,
+                CodeKind::Copy(of),
+                CodeKind::Fill(of),
+            ];
+            others.into_iter().chain(traps)
+        });
+        for kind in kinds {
+            let range = CodeRange { start: 0x0102_0304, size: 0xff00_0001, kind };
+            assert_eq!(CodeRange::unpack(range.pack()), Some(range));
+        }
+        for (kind, of) in [(10, 0), (6, 1), (7, 0), (7, 256)] {
+            let mut bytes = CodeRange { start: 0, size: 1, kind: CodeKind::Throw }.pack();
+            bytes[8] = kind;
+            bytes[9..].copy_from_slice(&u32::to_le_bytes(of));
+            assert_eq!(CodeRange::unpack(bytes), None);
+        }
+    }
 
     #[test]
     fn lists_are_searched_where_they_lie() {

@@ -108,10 +108,10 @@ pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::named::HolderCheck;
 pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{
-    AttachStreams, CaptureOptions, CaptureReport, KeptGroups, KnownPeers, MigrateOptions,
-    MigrateReport, NodeDirectory, ProgramClient, ProgramEnd, ProgramId, ProgramInfo, ProgramLimits,
-    ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
-    attach_program,
+    ArrivalCounts, AttachStreams, CaptureOptions, CaptureReport, KeptGroups, KnownPeers,
+    MigrateOptions, MigrateReport, NodeDirectory, ProgramClient, ProgramEnd, ProgramId,
+    ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource,
+    ProgramStart, SecondPlace, attach_program,
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};

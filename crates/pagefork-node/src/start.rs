@@ -639,9 +639,14 @@ impl PageSink for ImagePages {
     }
 
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
-        self.image.install(group, bytes).map_err(io::Error::other)?;
+        self.install_timed(group, bytes).map(drop)
+    }
+
+    fn install_timed(&self, group: u64, bytes: &[u8]) -> io::Result<Instant> {
+        let placed = self.image.install_timed(group, bytes).map_err(io::Error::other)?;
         self.waits().asked.remove(&group);
-        Ok(())
+        // Another one that was asked has brought it.
+        Ok(placed.unwrap_or_else(Instant::now))
     }
 
     fn ended(&self, report: &FetchReport) {

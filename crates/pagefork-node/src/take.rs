@@ -57,6 +57,16 @@ pub trait PageSink: Send + Sync + fmt::Debug {
     /// Why that is not possible: the rest is given up then.
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// As [`PageSink::install`], and says when the group was in its place, as long as nobody who waits for it could
+    /// go on: what comes behind that is no part of a wait. By default it is when `install` returns.
+    ///
+    /// # Errors
+    /// As of [`PageSink::install`].
+    fn install_timed(&self, group: u64, bytes: &[u8]) -> io::Result<Instant> {
+        self.install(group, bytes)?;
+        Ok(Instant::now())
+    }
+
     /// Nothing more comes, for whatever reason: what came of it.
     fn ended(&self, report: &FetchReport) {
         let _ = report;
@@ -572,7 +582,7 @@ impl Taker {
     ) -> Result<(), NodeError> {
         let (began, cpu) = (Instant::now(), thread_cpu());
         let action = || format!("put group {group} of image {} in its place", head.hash());
-        sink.install(group, bytes).map_err(NodeError::io(action()))?;
+        let placed = sink.install_timed(group, bytes).map_err(NodeError::io(action()))?;
         let ended = Instant::now();
         self.cpu.install += thread_cpu() - cpu;
         self.groups += 1;
@@ -584,7 +594,8 @@ impl Taker {
             self.waits.server += server;
             self.waits.network += came - asked - server;
             self.waits.handle += began.saturating_duration_since(came);
-            self.waits.install += ended - began;
+            // Who has waited may run before this thread does.
+            self.waits.install += placed.saturating_duration_since(began);
         }
         self.timeline.note(ended, self.groups, self.waits.groups);
         Ok(())

@@ -28,7 +28,7 @@ pub struct WaitTimes {
     pub server: Duration,
     /// Decrypting, decompressing, proving, planning, and putting other groups in their places.
     pub handle: Duration,
-    /// Putting these groups in their places.
+    /// Putting these groups in their places, until who waits for them can go on.
     pub install: Duration,
 }
 
@@ -38,8 +38,10 @@ impl WaitTimes {
         self.network + self.server + self.handle + self.install
     }
 
-    /// The parts of what those have waited all together, and what remains of that: who waits goes on
-    /// when a group is in its place, which is before the thread that puts it there has gone on.
+    /// What remains of the time that those have waited, by their own clocks and all together: until the thread that
+    /// fetches knew of them, and they of what came. No moment of a wait is in two parts: each begins where the one
+    /// before it ends, the first of them behind the beginning of the wait, and the last ends before who waits can
+    /// go on.
     ///
     /// # Examples
     ///
@@ -50,15 +52,10 @@ impl WaitTimes {
     ///
     /// let us = Duration::from_micros;
     /// let times = WaitTimes { groups: 1, network: us(80), install: us(9), ..WaitTimes::default() };
-    /// assert_eq!(times.parts_of(us(100)), (times, us(11)));
-    /// let woken = WaitTimes { install: us(5), ..times };
-    /// assert_eq!(times.parts_of(us(85)), (woken, us(0)));
+    /// assert_eq!(times.rest_of(us(100)), us(11));
     /// ```
-    pub fn parts_of(self, waited: Duration) -> (Self, Duration) {
-        let before = self.network + self.server + self.handle;
-        let install = self.install.min(waited.saturating_sub(before));
-        let parts = Self { install, ..self };
-        (parts, waited.saturating_sub(parts.sum()))
+    pub fn rest_of(self, waited: Duration) -> Duration {
+        waited.saturating_sub(self.sum())
     }
 }
 

@@ -162,6 +162,24 @@ fn a_program_that_computes_comes_to_the_same_at_other_nodes() {
     check("computes", start("compute", &text), &"x".repeat(HOPS), HOPS);
 }
 
+#[test]
+fn what_went_ahead_is_used_when_a_program_is_handed_over() {
+    let nodes = nodes("ahead");
+    let text = COMPUTE.replace("ROUNDS", "1");
+    let id = nodes[0].client().start(&start("compute", &text)).unwrap().to_string();
+    // Each has it once: the last changes of it need no network, no thread and no other slots.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let moved = nodes[from].client().migrate(&id, nodes[to].peer.key, options(3)).unwrap();
+        let counts = nodes[to].programs.arrival_counts();
+        let states = u64::from(moved.rounds) - 1;
+        assert!(states > 0, "{moved:?}");
+        let done = (counts.programs, counts.at_once, counts.in_filled_slots);
+        assert_eq!(done, (1, 1, 1), "{counts:?}");
+        assert_eq!((counts.states_sent, counts.states_fetched), (states, 0), "{counts:?}");
+    }
+    nodes[0].client().stop(&id).unwrap();
+}
+
 /// The network between two nodes breaks, or stalls, after so many bytes, for the first connections.
 fn broken_links(nodes: &[Node; 2], seed: u64, stalls: bool) {
     for (number, node) in nodes.iter().enumerate() {

@@ -47,7 +47,7 @@ mod store;
 mod code;
 mod base;
 
-pub use crate::api::ahead::SlotsAhead;
+pub use crate::api::ahead::{SlotUses, SlotsAhead};
 pub use crate::api::core_dump::WasmCoreDump;
 pub use crate::api::export::{ModuleExport, TypedExport};
 pub use crate::api::foreign::{ForeignData, ForeignFunction};

@@ -114,14 +114,15 @@ impl NamedImage {
             milliseconds(residency.waited),
         ));
         let cpu = fetched.cpu;
-        let (waits, rest) = fetched.waits.parts_of(residency.waited);
+        let waits = fetched.waits;
         let rows = [
             ["", "waited for it", "processor time"].map(str::to_owned).to_vec(),
-            row("network", waits.network, Some(cpu.network)),
-            row("server", waits.server, Some(cpu.server)),
-            row("handle", waits.handle, Some(cpu.handle)),
-            row("install", waits.install, Some(cpu.install)),
-            row("rest", rest, None),
+            row("network", waits.network, cpu.network),
+            row("server", waits.server, cpu.server),
+            row("handle", waits.handle, cpu.handle),
+            row("install", waits.install, cpu.install),
+            // Who waits takes some, too: to ask, to sleep and to wake.
+            row("rest", waits.rest_of(residency.waited), residency.waiting_cpu),
         ];
         output::say(show::table(&rows, &[1, 2]).trim_end());
         let moments = fetched.timeline.iter().map(|moment| {
@@ -153,8 +154,8 @@ impl NamedImage {
 }
 
 /// A part of the time that was waited, and what was taken of a processor for it: at the server there.
-fn row(name: &str, waited: Duration, cpu: Option<Duration>) -> Vec<String> {
-    vec![name.to_owned(), milliseconds(waited), cpu.map(milliseconds).unwrap_or_default()]
+fn row(name: &str, waited: Duration, cpu: Duration) -> Vec<String> {
+    vec![name.to_owned(), milliseconds(waited), milliseconds(cpu)]
 }
 
 fn milliseconds(time: Duration) -> String {

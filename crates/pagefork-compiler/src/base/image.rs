@@ -198,7 +198,7 @@ impl ImageWriter<'_> {
                 // Where there is no room for the memory, no instance is made.
                 let room = self.layout.memories[own as usize].reservation;
                 let size = memory.minimum.saturating_mul(WASM_PAGE_SIZE).min(room);
-                let bytes = self.code.segment(self.behind, data);
+                let bytes = self.code.segment(self.behind, &data);
                 let end = offset.checked_add(bytes.len() as u64);
                 if end.is_none_or(|end| end > size) {
                     steps.push(SpawnStep::Trap(TrapCode::MemoryOutOfBounds));

@@ -39,6 +39,10 @@ pub(crate) fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
         ConstExpr::Func(index) => Some(*index),
         _ => None,
     });
-    let functions = exported.chain(referenced).chain(info.start);
-    functions.map(|index| info.functions[index as usize]).collect()
+    // Few types of many functions.
+    let mut is_entered = vec![false; info.types.len()];
+    for index in exported.chain(referenced).chain(info.start) {
+        is_entered[info.functions[index as usize] as usize] = true;
+    }
+    (0..).zip(is_entered).filter_map(|(ty, is_entered)| is_entered.then_some(ty)).collect()
 }

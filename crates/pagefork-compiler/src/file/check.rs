@@ -205,7 +205,7 @@ fn segments(info: &ModuleInfo, code: &CodeImage) -> Consistent {
         }
     }
     let data_size = code.data.end.saturating_sub(code.data.start);
-    for segment in &info.data {
+    for segment in info.data.iter() {
         let bytes = &segment.bytes;
         let inside = bytes.start <= bytes.end && bytes.end <= data_size;
         ensure(inside, "the place of a segment's bytes")?;

@@ -48,7 +48,7 @@ pub const MAGIC: [u8; 8] = *b"\x93PAGEFRK";
 
 /// Version of the file format, and of what code in files relies on outside of slots: the records of
 /// imported functions. What slots have is of [`ABI_VERSION`], as images are.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// Cranelift's version: said here because what only reads code images is built without it.
 const CRANELIFT_VERSION: &str = "0.135.8";

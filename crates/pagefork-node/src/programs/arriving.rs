@@ -27,9 +27,33 @@ use super::records::ArrivingRecord;
 use super::streams::ProgramStreams;
 use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase, SecondPlace};
 
+/// How programs have come to a node so far that have moved there. What was done ahead is no error if it was for nothing:
+/// they come all the same, and rest longer.
+///
+/// # Examples
+///
+/// See [`ProgramNode::arrival_counts`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ArrivalCounts {
+    /// Programs that went on here.
+    pub programs: u64,
+    /// Those whose hand-over was carried out by the thread that had received it.
+    pub at_once: u64,
+    /// Those that went on in slots that were filled before they were handed over.
+    pub in_filled_slots: u64,
+    /// States that went ahead behind the first, each sent before its target asked for it.
+    pub states_sent: u64,
+    /// Those that the target fetched.
+    pub states_fetched: u64,
+}
+
 /// Programs that are on their way here.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals(Mutex<BTreeMap<MigrationId, Arc<ProgramArrival>>>);
+pub(super) struct Arrivals {
+    all: Mutex<BTreeMap<MigrationId, Arc<ProgramArrival>>>,
+    counts: Mutex<ArrivalCounts>,
+}
 
 #[derive(Debug)]
 struct ProgramArrival {
@@ -110,7 +134,15 @@ impl Arrivals {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<MigrationId, Arc<ProgramArrival>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn counts(&self) -> ArrivalCounts {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count_as(&self, add: impl FnOnce(&mut ArrivalCounts)) {
+        add(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// It is no more. Who waits for its lock finds that out, and looks for the one that follows.
@@ -349,6 +381,7 @@ impl ArrivingProgram {
                     {
                         place.fill(&program);
                         program.run(ready)?;
+                        node.arrivals().count_as(|counts| counts.programs += 1);
                     }
                     None
                 }
@@ -425,6 +458,7 @@ impl ArrivingProgram {
         let fetched = match (&self.ahead, self.changes.take()) {
             (None, _) => fetch_image(&peer, key, &name, images, &signers, times),
             (Some(ahead), Some((bytes, groups))) => {
+                node.arrivals().count_as(|counts| counts.states_sent += 1);
                 let bytes = Arc::new(bytes);
                 let found = images.open_beside_hashed(Arc::clone(&bytes), ahead, &signers, &groups);
                 found.map_err(NodeError::from).and_then(|found| match found.hash() == image {
@@ -432,7 +466,10 @@ impl ArrivingProgram {
                     false => Err(NodeError::OtherImage { wanted: image, found: found.hash() }),
                 })
             }
-            (Some(_), None) => fetch_tip(&peer, key, image, images, &signers, times),
+            (Some(_), None) => {
+                node.arrivals().count_as(|counts| counts.states_fetched += 1);
+                fetch_tip(&peer, key, image, images, &signers, times)
+            }
         };
         let fetched = fetched.map_err(|error| error.to_string())?;
         // While the program runs: of what comes last, only that is loaded.
@@ -511,14 +548,11 @@ impl ArrivingProgram {
             return Err(TakeFailure::Never(why.to_owned()));
         }
         let streams = ProgramStreams::of_record(record.streams);
-        let mut ready = host.of_snapshot(
-            &snapshot,
-            &wasi,
-            &streams,
-            record.has_sockets,
-            pages,
-            self.slots.take(),
-        )?;
+        let (has_sockets, slots) = (record.has_sockets, self.slots.take());
+        let uses = slots.as_ref().map(SlotsAhead::uses);
+        let mut ready = host.of_snapshot(&snapshot, &wasi, &streams, has_sockets, pages, slots)?;
+        let in_place = uses.is_some_and(|uses| uses.in_place() > 0);
+        node.arrivals().count_as(|counts| counts.in_filled_slots += u64::from(in_place));
         let limit = node.options().limits.timeout;
         ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
         let phase = ProgramPhase::Running;

@@ -44,6 +44,20 @@ pub(super) struct CapturedProgram {
     pages: HeldPages,
 }
 
+/// What a program was handed over from. To give back its pages can take longer than all else for which it rests: an
+/// image that differs in many pages has a file of all of them.
+pub(super) struct SpentSnapshots {
+    _captured: CapturedProgram,
+    /// The last state that went ahead.
+    _ahead: Option<Snapshot<NodeGuest>>,
+}
+
+impl SpentSnapshots {
+    pub(super) fn new(captured: CapturedProgram, ahead: Option<Snapshot<NodeGuest>>) -> Self {
+        Self { _captured: captured, _ahead: ahead }
+    }
+}
+
 /// Why a program cannot be captured.
 #[derive(Debug)]
 pub(super) enum CaptureFailure {

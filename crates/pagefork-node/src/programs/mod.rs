@@ -29,6 +29,7 @@ mod snapshots;
 mod streams;
 mod wire;
 
+pub use arriving::ArrivalCounts;
 pub use attach::{AttachStreams, attach_program};
 pub use client::ProgramClient;
 pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::give::now;
 use crate::poll::wait_for;
 
-use super::capture::{CaptureFailure, CapturedProgram, MovingRecord};
+use super::capture::{CaptureFailure, CapturedProgram, MovingRecord, SpentSnapshots};
 use super::client::NodeLink;
 use super::host::random;
 use super::kept::{self, KeptImage};
@@ -211,6 +211,7 @@ pub(super) fn begin(
         noted: None,
         needs: None,
         rests_since: None,
+        spent: None,
         report: MigrateReport::default(),
     };
     program.begin_move(to)?;
@@ -256,6 +257,7 @@ pub(super) fn go_on(
         noted: None,
         needs: None,
         rests_since: None,
+        spent: None,
         report: MigrateReport::default(),
     };
     node.note_move(program.id, &control);
@@ -301,6 +303,8 @@ struct MovingProgram {
     needs: Option<ProgramNeeds>,
     /// When the program was suspended for good.
     rests_since: Option<Instant>,
+    /// What was handed over, which nobody needs any more.
+    spent: Option<SpentSnapshots>,
     report: MigrateReport,
 }
 
@@ -355,7 +359,11 @@ impl MovingProgram {
             }
         };
         match self.capture(captured_room) {
-            Ok(captured) => self.hand_over(&captured, parent.as_ref().zip(sending), room),
+            Ok((captured, record)) => {
+                let handed = self.hand_over(&captured, &record, parent.as_ref().zip(sending), room);
+                self.spent = Some(SpentSnapshots::new(captured, parent));
+                handed
+            }
             Err(why) => {
                 self.link = self.link.take().or(sending.and_then(ChangesSending::end));
                 Err(why)
@@ -452,7 +460,8 @@ impl MovingProgram {
 
     fn hand_over(
         &mut self,
-        (captured, record): &(CapturedProgram, MovingRecord),
+        captured: &CapturedProgram,
+        record: &MovingRecord,
         ahead: Option<(&Snapshot<NodeGuest>, ChangesSending)>,
         room: Vec<u8>,
     ) -> Result<(), String> {
@@ -532,8 +541,10 @@ impl MovingProgram {
         }
     }
 
-    /// Brings to the disk what was only noted. A program that rests does not wait for it.
+    /// Brings to the disk what was only noted, and gives back what nobody needs. A program that rests does not wait
+    /// for it.
     fn settle_notes(&mut self) {
+        self.spent = None;
         let saved = match self.unsaved {
             Some(_) => self.save_handed_over(),
             None => Ok(()),
@@ -584,6 +595,10 @@ impl MovingProgram {
             match events {
                 Ok(events) if events.contains(&MoveEvent::Taken) => {
                     self.report.taking = self.rest().saturating_sub(self.report.pause());
+                    debug_assert!(
+                        self.spent.is_some() || self.unsaved.is_none(),
+                        "pages were given back while the program rested"
+                    );
                     self.leave();
                     // It has all of it.
                     self.unsaved = None;

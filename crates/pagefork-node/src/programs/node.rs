@@ -13,7 +13,7 @@ use crate::fetch::fetch_image;
 use crate::start::FoundImage;
 use crate::watched::ToldGroups;
 
-use super::arriving::{self, Arrivals};
+use super::arriving::{self, ArrivalCounts, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
 use super::kept::{self, KeptImage};
 use super::moving::{self, MigrateOptions, MigrateReport, MoveControl};
@@ -250,6 +250,20 @@ impl ProgramNode {
 
     pub(super) fn records(&self) -> &MoveRecords {
         &self.shared.records
+    }
+
+    /// How programs have come here so far that have moved here.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_node::ArrivalCounts;
+    ///
+    /// let counts = ArrivalCounts::default();
+    /// assert!(counts.in_filled_slots <= counts.programs);
+    /// ```
+    pub fn arrival_counts(&self) -> ArrivalCounts {
+        self.arrivals().counts()
     }
 
     pub(super) fn arrivals(&self) -> &Arrivals {

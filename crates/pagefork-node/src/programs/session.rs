@@ -438,6 +438,7 @@ impl ProgramSession<'_> {
         &mut self,
         work: impl FnOnce(&ProgramNode) -> (NodeReply, Option<ArrivingRecord>),
     ) -> io::Result<()> {
+        self.node.arrivals().count_as(|counts| counts.at_once += 1);
         let done = panic::catch_unwind(AssertUnwindSafe(|| work(self.node)));
         let (reply, noted) = done.unwrap_or_else(|_| (has_failed(), None));
         self.heard = Instant::now();

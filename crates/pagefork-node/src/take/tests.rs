@@ -209,6 +209,46 @@ fn who_begins_to_wait_while_groups_are_put_in_their_places_is_asked_for_at_once(
     }
 }
 
+/// Wants a group, which is in its place at once: who waits for it has gone on long before this side does.
+#[derive(Debug)]
+struct GoneOn(Mutex<Vec<u64>>, OwnedFd, Instant);
+
+impl PageSink for GoneOn {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
+        panic!("it is to be known when group {group} was in its place")
+    }
+
+    fn install_timed(&self, _: u64, _: &[u8]) -> io::Result<Instant> {
+        Ok(self.2)
+    }
+
+    fn give_up(&self, why: &NodeError) {
+        panic!("{why}")
+    }
+}
+
+#[test]
+fn what_follows_when_a_group_is_in_its_place_is_no_part_of_a_wait() {
+    let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+    let own = SecretKey::from_seed([2; 32]);
+    let (plan, times) = (FetchPlan::default(), PageTimes::default());
+    let peer = liar(Transport::Tls, Lie::Nothing);
+    let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+    let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let sink = GoneOn(Mutex::new(vec![7]), signal, Instant::now());
+    let waits = image.fetch_into(Arc::new(sink)).unwrap().join().unwrap().waits;
+    assert_eq!((waits.groups, waits.install), (1, Duration::ZERO));
+    assert_eq!(waits.rest_of(waits.sum() + Duration::from_micros(5)), Duration::from_micros(5));
+}
+
 /// Wants nothing, and notes what comes.
 #[derive(Debug)]
 struct Notes(Mutex<Vec<u64>>, OwnedFd);

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use pagefork_layout::page::PAGE_SIZE;
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::image::residency::{Missed, Presence, Residency};
 use crate::os::absent_pages::{self, serves_absent_pages};
@@ -95,6 +96,7 @@ pub struct IncompletePages {
     wanted: SignalFile,
     waits: AtomicU64,
     waited_nanoseconds: AtomicU64,
+    waiting_cpu_nanoseconds: AtomicU64,
     maps: Mutex<Maps>,
     is_whole: AtomicBool,
     process: u64,
@@ -122,6 +124,9 @@ pub struct ResidencyCounts {
     /// How long threads have waited for each of these, all together: one that waits for several at once
     /// waits for each.
     pub waited: Duration,
+    /// What these threads have taken of a processor while they waited: to ask, to sleep and to wake. It is a part
+    /// of their processor time, and of the time that they have waited.
+    pub waiting_cpu: Duration,
 }
 
 impl IncompletePages {
@@ -165,6 +170,7 @@ impl IncompletePages {
             wanted: SignalFile::new()?,
             waits: AtomicU64::new(0),
             waited_nanoseconds: AtomicU64::new(0),
+            waiting_cpu_nanoseconds: AtomicU64::new(0),
             maps: Mutex::new(Maps { alias: ManuallyDrop::new(alias), registered: Vec::new() }),
             is_whole: AtomicBool::new(false),
             process: this_process(),
@@ -226,18 +232,47 @@ impl IncompletePages {
     ///
     /// See [`IncompletePages`].
     pub fn install(&self, group: u64, bytes: &[u8]) -> Result<bool, PagesError> {
+        Ok(self.install_timed(group, bytes)?.is_some())
+    }
+
+    /// As [`Self::install`], and says when the group was in its place: before anybody who waits for it could go on,
+    /// which may be long before this returns. `None`: it was not put there now.
+    ///
+    /// # Errors
+    /// As of [`Self::install`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use pagefork_pages::IncompletePages;
+    ///
+    /// let pages = IncompletePages::new("example", 8192, Duration::from_secs(10))?;
+    /// std::thread::scope(|scope| {
+    ///     let waits = scope.spawn(|| pages.wait(0..4096).map(|()| Instant::now()));
+    ///     let placed = pages.install_timed(0, &[7; 8192])?.expect("it was absent");
+    ///     assert!(placed <= waits.join().unwrap()?);
+    ///     Ok::<(), pagefork_pages::PagesError>(())
+    /// })?;
+    /// assert_eq!(pages.install_timed(0, &[7; 8192])?, None);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn install_timed(&self, group: u64, bytes: &[u8]) -> Result<Option<Instant>, PagesError> {
         let expected = self.group_size(group);
         if bytes.len() as u64 != expected {
             let found = bytes.len() as u64;
             return Err(PagesError::GroupSize { group, found, expected });
         }
         self.check_process()?;
-        let Some(arrival) = self.residency.begin(group) else { return Ok(false) };
+        let Some(arrival) = self.residency.begin(group) else { return Ok(None) };
         self.place(group * PAGE_GROUP, bytes)?;
+        // Who waits goes on from here, perhaps on this processor.
+        let placed = Instant::now();
         if arrival.finish() == self.residency.count() {
             self.finish()?;
         }
-        Ok(true)
+        Ok(Some(placed))
     }
 
     /// Copies pages into the file. The caller has the right to bring them.
@@ -356,6 +391,7 @@ impl IncompletePages {
             poisoned: self.residency.poisoned(),
             waits: self.waits.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed)),
+            waiting_cpu: Duration::from_nanos(self.waiting_cpu_nanoseconds.load(Ordering::Relaxed)),
         }
     }
 
@@ -423,7 +459,7 @@ impl IncompletePages {
         self.check_process()?;
         let groups = range.start / PAGE_GROUP..(range.end - 1) / PAGE_GROUP + 1;
         // Before anybody can know of it, so that no part of a wait is longer than the wait.
-        let began = Instant::now();
+        let (began, cpu) = (Instant::now(), thread_cpu());
         // All at once, so that they take one round trip.
         let (mut awaited, mut is_new) = (Vec::new(), false);
         for group in groups.filter(|group| !self.is_present(*group)) {
@@ -433,7 +469,12 @@ impl IncompletePages {
         if is_new {
             self.wanted.raise();
         }
-        awaited.into_iter().try_for_each(|group| self.wait_for(group, began))
+        if awaited.is_empty() {
+            return Ok(());
+        }
+        let waited = awaited.into_iter().try_for_each(|group| self.wait_for(group, began));
+        self.note_waiting_cpu(cpu);
+        waited
     }
 
     /// Waits for bytes and reads them.
@@ -479,7 +520,7 @@ impl IncompletePages {
     }
 
     /// As [`Self::wait`], of the page at a byte offset, from a signal handler too: it uses atomics,
-    /// a futex and a write to an eventfd.
+    /// a futex, clocks and a write to an eventfd.
     pub(crate) fn wait_in_handler(&self, offset: u64) -> Result<(), AbsentPage> {
         let group = offset / PAGE_GROUP;
         self.check_process()?;
@@ -487,10 +528,19 @@ impl IncompletePages {
         if self.is_present(group) {
             return Ok(());
         }
+        let cpu = thread_cpu();
         if self.ask(group) {
             self.wanted.raise();
         }
-        self.wait_for(group, began)
+        let waited = self.wait_for(group, began);
+        self.note_waiting_cpu(cpu);
+        waited
+    }
+
+    /// Counts what this thread has taken of a processor since it had taken `before`.
+    fn note_waiting_cpu(&self, before: Duration) {
+        let taken = thread_cpu().saturating_sub(before).as_nanos() as u64;
+        self.waiting_cpu_nanoseconds.fetch_add(taken, Ordering::Relaxed);
     }
 
     /// Asks for a group unless it is here or was asked for.
@@ -591,6 +641,12 @@ impl Drop for IncompletePages {
             unsafe { ManuallyDrop::drop(&mut maps.alias) };
         }
     }
+}
+
+/// What this thread has taken of a processor. Signal handlers may ask.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A map in a slot that is told of absent pages. It is dropped before others can have the addresses.

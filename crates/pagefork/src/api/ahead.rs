@@ -1,6 +1,8 @@
 //! Slots that are filled before it is known what exactly is spawned in them.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::instance::Instance;
 use crate::api::pre::InstancePre;
@@ -17,6 +19,36 @@ use crate::store::limits::StoreLimits;
 ///
 /// See [`InstancePre::fill_ahead`].
 pub struct SlotsAhead(pub(super) FilledSlots);
+
+/// What becomes of slots that were filled ahead.
+///
+/// # Examples
+///
+/// See [`InstancePre::fill_ahead`].
+#[derive(Clone, Debug)]
+pub struct SlotUses(Arc<AtomicU32>);
+
+impl SlotUses {
+    /// How many slots a store has been spawned in that were not filled anew for it.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre::fill_ahead`].
+    pub fn in_place(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl SlotsAhead {
+    /// What says later what has become of them.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre::fill_ahead`].
+    pub fn uses(&self) -> SlotUses {
+        SlotUses(Arc::clone(&self.0.in_place))
+    }
+}
 
 impl fmt::Debug for SlotsAhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +83,9 @@ impl<T: 'static> InstancePre<T> {
     ///
     /// memory.write(&mut store, 0, b"later")?;
     /// let later = store.snapshot()?.instance_pre()?;
+    /// let uses = slots.uses();
     /// let (mut other, instance) = later.spawn_in(slots, 0, (), limits, |_| ())?;
+    /// assert_eq!(uses.in_place(), 1);
     /// let memory = instance.get_memory(&mut other, "memory").expect("it is exported");
     /// assert_eq!(&memory.data(&other)[..6], b"later\x01");
     ///

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagefork_image::{
     ContentHash, GROUP_SIZE, ImageChain, ImageHead, ImageLimits, ImageReader, ImageStore, Manifest,
@@ -300,6 +300,22 @@ impl IncompleteImage {
     /// See [`IncompleteImage`].
     pub fn install(&self, group: u64, bytes: &[u8]) -> Result<bool> {
         Ok(self.pages.install(group, bytes)?)
+    }
+
+    /// As [`Self::install`], and says when the group was in its place: before anybody who waits for it could go on.
+    /// `None`: it was not put there now. See [`IncompletePages::install_timed`].
+    ///
+    /// # Errors
+    /// As of [`Self::install`].
+    ///
+    /// # Panics
+    /// As [`Self::install`].
+    ///
+    /// # Examples
+    ///
+    /// See [`IncompletePages::install_timed`].
+    pub fn install_timed(&self, group: u64, bytes: &[u8]) -> Result<Option<Instant>> {
+        Ok(self.pages.install_timed(group, bytes)?)
     }
 
     /// Gives up what is absent, because nobody has it any more: who waits for it gets an error at

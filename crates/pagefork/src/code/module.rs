@@ -442,7 +442,8 @@ impl Module {
 
     /// The bytes of a data segment.
     pub(crate) fn data_segment(&self, index: u32) -> &[u8] {
-        self.code().segment(self.behind_code(), &self.info().data[index as usize])
+        let segment = self.info().data.get(index as usize);
+        self.code().segment(self.behind_code(), &segment.expect("validated: there is one"))
     }
 
     /// Why the instruction at this offset in the code traps when it raises a signal.
@@ -679,9 +680,8 @@ fn image_globals(info: &ModuleInfo) -> Vec<u32> {
     }
     let items = info.elements.iter().flat_map(|segment| &segment.items);
     let offsets = info.elements.iter().filter_map(|segment| offset(&segment.mode));
-    let data = info.data.iter().filter_map(|segment| offset(&segment.mode));
     let inits = info.global_inits.iter().chain(info.table_inits.iter().flatten());
-    let all = inits.chain(items).chain(offsets).chain(data);
+    let all = inits.chain(items).chain(offsets).chain(info.data.computed_offsets());
     let mut globals: Vec<u32> =
         all.flat_map(ConstExpr::globals).filter(|index| *index < info.imported_globals).collect();
     globals.sort_unstable();

@@ -1,5 +1,7 @@
 //! Slots that are filled before a store is spawned in them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::vec;
 
 use pagefork_pages::{Slot, Strategies};
@@ -16,6 +18,8 @@ pub(crate) struct FilledSlots {
     strategies: Strategies,
     /// By ordinal, less one: whose they are, and what they are filled with.
     slots: Vec<(Module, Slot)>,
+    /// How many of them a store was spawned in without that they were filled anew.
+    pub(crate) in_place: Arc<AtomicU32>,
 }
 
 impl FilledSlots {
@@ -34,7 +38,7 @@ impl FilledSlots {
             Ok((instance.module.clone(), before.slot(engine, instance, &strategies)?))
         };
         let slots = frozen.instances.iter().map(fill).collect::<Result<_>>()?;
-        Ok(Self { strategies, slots })
+        Ok(Self { strategies, slots, in_place: Arc::default() })
     }
 }
 
@@ -42,15 +46,18 @@ impl FilledSlots {
 pub(crate) struct SlotSupply {
     filled: vec::IntoIter<(Module, Slot)>,
     strategies: Option<Strategies>,
+    in_place: Arc<AtomicU32>,
 }
 
 impl SlotSupply {
     pub(crate) fn new(filled: Option<FilledSlots>) -> Self {
-        let (strategies, slots) = match filled {
-            Some(FilledSlots { strategies, slots }) => (Some(strategies), slots),
-            None => (None, Vec::new()),
+        let (strategies, slots, in_place) = match filled {
+            Some(FilledSlots { strategies, slots, in_place }) => {
+                (Some(strategies), slots, in_place)
+            }
+            None => <_>::default(),
         };
-        Self { filled: slots.into_iter(), strategies }
+        Self { filled: slots.into_iter(), strategies, in_place }
     }
 
     /// A slot for the next instance, as its image.
@@ -68,7 +75,9 @@ impl SlotSupply {
             && self.strategies == Some(*strategies)
             && Module::same(&module, &instance.module)
         {
-            slot.advance_to(image, sizes)?;
+            if slot.advance_to(image, sizes)? {
+                self.in_place.fetch_add(1, Ordering::Relaxed);
+            }
             return Ok(slot);
         }
         let (layout, budget) = (instance.module.layout(), engine.budget());

@@ -349,11 +349,11 @@ fn apply_steps(
                     && count > 0;
             }
             SpawnStep::Data { segment, offset } => {
-                let data = &info.data[segment as usize];
-                let SegmentMode::Active { target, .. } = &data.mode else {
+                let data = info.data.get(segment as usize).map(|data| data.mode);
+                let Some(SegmentMode::Active { target, .. }) = data else {
                     unreachable!("only active segments are applied at spawn")
                 };
-                let memory = store.memory(ordinal, *target);
+                let memory = store.memory(ordinal, target);
                 let bytes = module.data_segment(segment);
                 store.memory_init(memory, bytes, offset, 0, bytes.len() as u64)?;
             }
