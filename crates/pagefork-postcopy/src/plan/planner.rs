@@ -443,34 +443,41 @@ mod tests {
 
     #[test]
     fn the_background_takes_less_while_guests_wait_behind_others_and_more_again() {
+        const SOON: Duration = Duration::from_millis(1);
+        const LATE: Duration = Duration::from_secs(1);
         let plan = FetchPlan { background: true, background_window: 16, ..quiet() };
         let mut planner = Planner::new(plan, 1000, Duration::ZERO);
-        assert_eq!(groups(&mut planner, 0, 100), [0, 1, 2, 3, 4, 5, 6, 7]);
-        arrive(&mut planner, 0..8);
-        assert_eq!(groups(&mut planner, 0, 100).len(), 16);
-        let late = |planner: &mut Planner, groups: &[u64]| {
+        let mut now = Instant::now();
+        // One group a millisecond: the peer becomes no quicker.
+        let mut come = |planner: &mut Planner, groups: &[u64], took| {
             for group in groups {
-                planner.arrived(*group, Some(Duration::from_secs(1)), Instant::now());
+                now += Duration::from_millis(1);
+                assert!(planner.arrived(*group, Some(took), now).is_some(), "group {group}");
             }
         };
+        let first = groups(&mut planner, 0, 100);
+        assert_eq!(first, [0, 1, 2, 3, 4, 5, 6, 7]);
+        come(&mut planner, &first, SOON);
+        let all = groups(&mut planner, 0, 100);
+        assert_eq!(all.len(), 16);
         // They have waited behind others, as those do that are asked for now.
-        late(&mut planner, &(8..24).collect::<Vec<u64>>());
+        come(&mut planner, &all, LATE);
         let many = groups(&mut planner, 0, 100);
-        assert!((12..16).contains(&many.len()), "{many:?}");
+        assert!((10..16).contains(&many.len()), "{many:?}");
         (0..2).for_each(|at| planner.fault(900 + at));
         planner.next(2, 0);
-        late(&mut planner, &many);
+        come(&mut planner, &many, LATE);
         let few = groups(&mut planner, 0, 100);
         assert!(few.len() + 5 < many.len(), "{few:?}");
         // Nobody waits any more, and nothing behind others.
-        arrive(&mut planner, 900..902);
+        come(&mut planner, &[900, 901], SOON);
         let mut asked = few.clone();
         for _ in 0..8 {
-            arrive(&mut planner, asked[0]..asked[0] + asked.len() as u64);
+            come(&mut planner, &asked, SOON);
             asked = groups(&mut planner, 0, 100);
         }
         assert_eq!(asked.len(), 16);
-        arrive(&mut planner, asked[0]..asked[0] + 16);
+        come(&mut planner, &asked, SOON);
         planner.pressure(Instant::now());
         assert_eq!(groups(&mut planner, 0, 100).len(), 1);
     }
