@@ -9,8 +9,9 @@ pub(super) enum Without {
     Certain,
     Recorded,
     Stride,
-    Neighbours,
     Background,
+    /// Then guesses are all that is asked for besides faults.
+    BackgroundAndStride,
 }
 
 impl Without {
@@ -19,8 +20,8 @@ impl Without {
         Self::Certain,
         Self::Recorded,
         Self::Stride,
-        Self::Neighbours,
         Self::Background,
+        Self::BackgroundAndStride,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -29,8 +30,8 @@ impl Without {
             Self::Certain => "certain",
             Self::Recorded => "recorded",
             Self::Stride => "stride",
-            Self::Neighbours => "neighbours",
             Self::Background => "background",
+            Self::BackgroundAndStride => "background and stride",
         }
     }
 
@@ -41,9 +42,8 @@ impl Without {
     pub(super) fn plan(self) -> FetchPlan {
         FetchPlan {
             certain: self != Self::Certain,
-            stride: self != Self::Stride,
-            neighbours: self != Self::Neighbours,
-            background: self != Self::Background,
+            stride: !matches!(self, Self::Stride | Self::BackgroundAndStride),
+            background: !matches!(self, Self::Background | Self::BackgroundAndStride),
             ..FetchPlan::default()
         }
     }

@@ -17,6 +17,8 @@ mod table;
 use std::path::Path;
 use std::time::Duration;
 
+use pagefork::image::GROUP_SIZE;
+
 pub use firsts::first_instruction;
 pub use moves::moves;
 pub use processes::part;
@@ -43,7 +45,10 @@ struct Series {
     pages: &'static [u32],
     patterns: &'static [Pattern],
     ways: &'static [Way],
+    /// Of Pagefork.
     runs: usize,
+    /// Of each other way, which take longer and differ less.
+    others: usize,
 }
 
 const AS_FAST_AS_IT_GOES: Line = Line { mtu: 1500, rate: None };
@@ -51,7 +56,10 @@ const GIGABIT: Line = Line { mtu: 1500, rate: Some("1gbit") };
 const NO_TROUBLE: Trouble = Trouble { delay: Duration::ZERO, lost: 0, reordered: 0 };
 const FAR: Trouble = Trouble { delay: Duration::from_millis(5), lost: 0, reordered: 0 };
 
-const SERIES: [Series; 5] = [
+/// One of a hundred datagrams is lost, and one of 50 comes behind those that follow.
+const LOSSY: Trouble = Trouble { delay: Duration::from_millis(5), lost: 10, reordered: 50 };
+
+const SERIES: [Series; 6] = [
     Series {
         name: NO_DELAY,
         line: AS_FAST_AS_IT_GOES,
@@ -59,7 +67,8 @@ const SERIES: [Series; 5] = [
         pages: &[25_000],
         patterns: &Pattern::ALL,
         ways: &Way::ALL,
-        runs: 3,
+        runs: 10,
+        others: 3,
     },
     // What is drawn; 25,000 pages are above.
     Series {
@@ -70,6 +79,7 @@ const SERIES: [Series; 5] = [
         patterns: &[Pattern::InOrder],
         ways: &[Way::Tls, Way::Quic, Way::Pages],
         runs: 10,
+        others: 10,
     },
     Series {
         name: "MTU 6500",
@@ -78,7 +88,8 @@ const SERIES: [Series; 5] = [
         pages: &[25_000],
         patterns: &[Pattern::InOrder],
         ways: &[Way::Tls, Way::Quic, Way::Pages],
-        runs: 3,
+        runs: 10,
+        others: 3,
     },
     Series {
         name: "1 Gbit/s",
@@ -87,7 +98,8 @@ const SERIES: [Series; 5] = [
         pages: &[25_000],
         patterns: &[Pattern::InOrder, Pattern::Random],
         ways: &Way::ALL,
-        runs: 2,
+        runs: 10,
+        others: 2,
     },
     Series {
         name: "10 ms round trip",
@@ -96,9 +108,24 @@ const SERIES: [Series; 5] = [
         pages: &[2_500],
         patterns: &[Pattern::InOrder, Pattern::Random],
         ways: &Way::ALL,
-        runs: 1,
+        runs: 10,
+        others: 1,
+    },
+    // Of a stream the relay loses nothing: TCP ends there.
+    Series {
+        name: "10 ms round trip, 1 % lost",
+        line: AS_FAST_AS_IT_GOES,
+        trouble: LOSSY,
+        pages: &[2_500],
+        patterns: &[Pattern::InOrder, Pattern::Random],
+        ways: &[Way::Quic, Way::Pages],
+        runs: 10,
+        others: 1,
     },
 ];
+
+/// How often a layer is left out, and how often where each page is waited for over 10 ms.
+const LAYER_RUNS: (usize, usize) = (10, 3);
 
 const NO_DELAY: &str = "no delay";
 
@@ -107,6 +134,9 @@ const NO_DELAY: &str = "no delay";
 const GIB: u32 = (1 << 30) / pages::PAGE as u32;
 const GIB_LIMIT: u64 = 5 << 28;
 
+/// What tells rows apart of guests that touch a tenth of their pages.
+const SPARSE_KEYS: [&str; 5] = ["network", "pages", "touched", "order", "without"];
+
 /// Bytes a second of [`GIGABIT`].
 const GIGABIT_BYTES: f64 = 125e6;
 
@@ -114,6 +144,7 @@ const GIGABIT_BYTES: f64 = 125e6;
 struct Tables {
     touches: Table,
     layers: Table,
+    sparse: Table,
     forks: Table,
     crowds: Table,
     notes: Vec<String>,
@@ -128,6 +159,7 @@ pub fn run(size: Size) -> Report {
     let mut tables = Tables {
         touches: Table::new("postcopy", &["network", "pages", "order", "way"], &COLUMNS),
         layers: Table::new("postcopy", &["network", "pages", "order", "without"], &COLUMNS),
+        sparse: Table::new("postcopy", &SPARSE_KEYS, &COLUMNS),
         forks: Table::new("postcopy", &["pages", "way"], &["forks a second", "of a local image"]),
         crowds: Table::new("postcopy", &["pages", "nodes"], &["forks a second a node", "of all"]),
         notes: Vec::new(),
@@ -159,7 +191,10 @@ fn small(directory: &Path, tables: &mut Tables, ways: &[Way]) {
         let served = parts::serve(ip, directory, PAGES, trouble);
         for pattern in patterns {
             let timeout = Duration::from_millis(20);
-            let run = |way, without| Run { way, pattern: *pattern, pages: PAGES, timeout, without };
+            let run = |way, without| {
+                let (pattern, touched) = (*pattern, PAGES);
+                Run { way, pattern, pages: PAGES, touched, timeout, without }
+            };
             for way in ways {
                 let run = run(*way, Without::Nothing);
                 tables.touched(name, &run, &parts::run(&run, served, directory));
@@ -167,6 +202,10 @@ fn small(directory: &Path, tables: &mut Tables, ways: &[Way]) {
             for without in Without::ALL.into_iter().filter(|_| ways.contains(&Way::Tls)) {
                 let run = run(Way::Tls, without);
                 tables.planned(name, &run, &parts::run(&run, served, directory));
+            }
+            for without in SPARSE_WITHOUT.into_iter().filter(|_| ways.contains(&Way::Tls)) {
+                let run = Run { touched: PAGES / 10, ..run(Way::Tls, without) };
+                tables.sparse(name, &run, &parts::run(&run, served, directory));
             }
         }
     }
@@ -187,8 +226,8 @@ fn large(directory: &Path, tables: &mut Tables) {
             let mut server = Server::new(&line, &directory, *pages, series.trouble);
             for pattern in series.patterns {
                 // In turn, so that what else the machine does meets all.
-                for _ in 0..series.runs {
-                    for way in series.ways {
+                for number in 0..series.runs.max(series.others) {
+                    for way in series.ways.iter().filter(|way| number < series.runs_of(**way)) {
                         let run = series.run(*way, *pattern, *pages, Without::Nothing);
                         let values = server.run(&run);
                         tables.touched(series.name, &run, &values);
@@ -205,22 +244,39 @@ fn large(directory: &Path, tables: &mut Tables) {
     forks(directory, &line, tables);
 }
 
-/// Each layer of the plan left out in turn, in each order.
+/// Each layer of the plan left out in turn, in each order; and where a tenth of the pages is touched.
 fn layers(directory: &Path, series: &Series, tables: &mut Tables) {
     let line = Namespaces::new(series.line).expect("there was one before");
     let pages = series.pages[0];
     let directory = prepared(directory, pages);
     let mut server = Server::new(&line, &directory, pages, series.trouble);
     for pattern in Pattern::ALL {
-        for _ in 0..3 {
-            for without in Without::ALL {
+        for number in 0..LAYER_RUNS.0 {
+            let is_run = |without: &Without| number < series.runs_without(*without);
+            for without in Without::ALL.into_iter().filter(is_run) {
                 let run = series.run(Way::Tls, pattern, pages, without);
                 let values = server.run(&run);
                 tables.planned(series.name, &run, &values);
             }
         }
     }
+    for pattern in SPARSE {
+        for number in 0..LAYER_RUNS.0 {
+            let is_run = |without: &Without| number < series.runs_without(*without);
+            for without in SPARSE_WITHOUT.into_iter().filter(is_run) {
+                let run = series.run(Way::Tls, pattern, pages, without);
+                let run = Run { touched: pages / 10, ..run };
+                let values = server.run(&run);
+                tables.sparse(series.name, &run, &values);
+            }
+        }
+    }
 }
+
+/// Orders in which a tenth of the pages is touched, and what is left out then.
+const SPARSE: [Pattern; 4] = [Pattern::InOrder, Pattern::Strided, Pattern::Random, Pattern::Chase];
+const SPARSE_WITHOUT: [Without; 3] =
+    [Without::Nothing, Without::Background, Without::BackgroundAndStride];
 
 /// A guest of 1 GiB, and one of 25,000 pages, where memory is short.
 fn limited(directory: &Path, tables: &mut Tables) {
@@ -252,7 +308,20 @@ fn limited(directory: &Path, tables: &mut Tables) {
 impl Series {
     fn run(&self, way: Way, pattern: Pattern, pages: u32, without: Without) -> Run {
         let timeout = 4 * self.trouble.delay + Duration::from_millis(40);
-        Run { way, pattern, pages, timeout, without }
+        Run { way, pattern, pages, touched: pages, timeout, without }
+    }
+
+    fn runs_of(&self, way: Way) -> usize {
+        match way {
+            Way::Tls | Way::Quic => self.runs,
+            Way::Pages | Way::Push | Way::Copy => self.others,
+        }
+    }
+
+    /// How often a layer is left out.
+    fn runs_without(&self, without: Without) -> usize {
+        let waits_for_each = !without.plan().background && !self.trouble.delay.is_zero();
+        if waits_for_each { LAYER_RUNS.1 } else { LAYER_RUNS.0 }
     }
 }
 
@@ -302,6 +371,12 @@ impl Tables {
         self.layers.add(keys.map(str::to_owned).to_vec(), values);
     }
 
+    fn sparse(&mut self, network: &str, run: &Run, values: &[f64]) {
+        let (pages, touched) = (run.pages.to_string(), run.touched.to_string());
+        let keys = [network, &pages, &touched, run.pattern.name(), run.without.name()];
+        self.sparse.add(keys.map(str::to_owned).to_vec(), values);
+    }
+
     /// How the time grows with the pages, in order and without delay.
     fn plot(&self) -> Option<String> {
         let curve = |way: Way| {
@@ -333,7 +408,9 @@ impl Tables {
         let mut text = self.touches.markdown(&more, further);
         let mut samples = self.touches.raw();
         samples += &self.layers.raw();
+        samples += &self.sparse.raw();
         text += &format!("\n{}", self.layers.markdown(&["times as long"], beside_all));
+        text += &format!("\n{}", self.sparse.markdown(&["wire / touched"], beside_touched));
         for table in [&self.forks, &self.crowds] {
             samples += &table.raw();
             text += &format!("\n{}", table.markdown(&[], |_, _| Vec::new()));
@@ -358,6 +435,14 @@ fn column(name: &str) -> usize {
 fn beside_all(table: &Table, row: &Row) -> Vec<f64> {
     let all = table.beside(row, Without::Nothing.name()).map_or(f64::NAN, took);
     vec![took(row) / all]
+}
+
+/// Bytes on the line for each of the groups that have a touched page.
+fn beside_touched(_: &Table, row: &Row) -> Vec<f64> {
+    let number = |key: usize| row.keys[key].parse::<u32>().expect("a number of pages");
+    let groups = Pattern::of_name(&row.keys[3]).groups(number(1), number(2));
+    let bytes = groups as f64 * GROUP_SIZE as f64;
+    vec![row.median(column("wire MiB")) * (1 << 20) as f64 / bytes]
 }
 
 /// How much of the toucher's time is in no part, bytes on the line for each of the image, the rate of the

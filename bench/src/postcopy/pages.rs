@@ -1,5 +1,9 @@
 //! What is in the pages that are touched, and who touches them in which order.
 
+use std::collections::HashSet;
+
+use pagefork::image::GROUP_SIZE;
+
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
 
@@ -47,20 +51,29 @@ impl Pattern {
         }
     }
 
-    /// What the guest computes of so many of all pages.
-    pub(super) fn sum(self, pages: u32, touched: u32) -> i64 {
-        let mut at = 0;
-        let mut sum = 0_i64;
-        for _ in 0..touched {
-            sum = sum.wrapping_mul(31).wrapping_add(word(at, 0) as i64);
-            at = match self {
+    /// The pages that are touched, so many of all, in their order.
+    pub(super) fn order(self, pages: u32, touched: u32) -> impl Iterator<Item = u32> {
+        let next = move |at: &u32| {
+            Some(match self {
                 Self::InOrder => at + 1,
                 Self::Strided => (at + 17) % pages,
-                Self::Random | Self::Replayed => step(at, pages, 1664525, 1013904223),
-                Self::Chase => step(at, pages, 22695477, 1),
-            };
-        }
-        sum
+                Self::Random | Self::Replayed => step(*at, pages, 1664525, 1013904223),
+                Self::Chase => step(*at, pages, 22695477, 1),
+            })
+        };
+        std::iter::successors(Some(0), next).take(touched as usize)
+    }
+
+    /// What the guest computes of them.
+    pub(super) fn sum(self, pages: u32, touched: u32) -> i64 {
+        let add = |sum: i64, page| sum.wrapping_mul(31).wrapping_add(first_word(page));
+        self.order(pages, touched).fold(0, add)
+    }
+
+    /// In how many groups they are: what has to come, at least.
+    pub(super) fn groups(self, pages: u32, touched: u32) -> usize {
+        let group = |page| page / (GROUP_SIZE as usize / PAGE) as u32;
+        self.order(pages, touched).map(group).collect::<HashSet<u32>>().len()
     }
 }
 
@@ -106,11 +119,17 @@ pub(super) fn fill(page: u32, pages: u32, into: &mut [u8]) {
 /// # Panics
 /// If a memory has other bytes than it should have.
 pub(super) fn check(memory: &[u8], pages: u32) {
-    let mut expected = [0; PAGE];
     for (page, found) in (0..pages).zip(memory.chunks_exact(PAGE)) {
-        fill(page, pages, &mut expected);
-        assert!(found == expected, "page {page} of {pages} is wrong");
+        check_page(page, found, pages);
     }
+}
+
+/// # Panics
+/// If one page has other bytes than it should have.
+pub(super) fn check_page(page: u32, found: &[u8], pages: u32) {
+    let mut expected = [0; PAGE];
+    fill(page, pages, &mut expected);
+    assert!(found == expected, "page {page} of {pages} is wrong");
 }
 
 /// The module whose memory has so many pages.

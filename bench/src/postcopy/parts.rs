@@ -18,7 +18,7 @@ use pagefork_node::{
 };
 
 use super::layers::Without;
-use super::pages::{PAGE, Pattern, check, fill, mask, module};
+use super::pages::{PAGE, Pattern, check, check_page, fill, mask, module};
 use super::peers::{self, thread_cpu};
 use super::relay::{self, Trouble};
 use crate::engines;
@@ -90,6 +90,8 @@ pub(super) struct Run {
     pub(super) way: Way,
     pub(super) pattern: Pattern,
     pub(super) pages: u32,
+    /// How many of them are touched.
+    pub(super) touched: u32,
     /// How long a datagram is waited for.
     pub(super) timeout: Duration,
     /// The layer of the plan that is left out.
@@ -97,10 +99,11 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn words(&self) -> [String; 5] {
+    pub(super) fn words(&self) -> [String; 6] {
         let timeout = self.timeout.as_millis().to_string();
-        let (way, pattern) = (self.way.name().to_owned(), self.pattern.name().to_owned());
-        [way, pattern, self.pages.to_string(), timeout, self.without.name().to_owned()]
+        let names = [self.way.name(), self.pattern.name(), self.without.name()];
+        let [way, pattern, without] = names.map(str::to_owned);
+        [way, pattern, self.pages.to_string(), self.touched.to_string(), timeout, without]
     }
 
     pub(super) fn of_words(words: &[&str]) -> Self {
@@ -108,8 +111,9 @@ impl Run {
             way: Way::of_name(words[0]),
             pattern: Pattern::of_name(words[1]),
             pages: words[2].parse().expect("a number"),
-            timeout: Duration::from_millis(words[3].parse().expect("a number")),
-            without: Without::of_name(words[4]),
+            touched: words[3].parse().expect("a number"),
+            timeout: Duration::from_millis(words[4].parse().expect("a number")),
+            without: Without::of_name(words[5]),
         }
     }
 }
@@ -260,17 +264,27 @@ impl Ready {
         &mut self.memory.data_mut(&mut self.store)[..pages as usize * PAGE]
     }
 
-    /// Touches all pages, and gives how long that took, and of a processor.
+    /// Touches pages, and gives how long that took, and of a processor.
     fn touch(&mut self, run: &Run) -> (Duration, Duration) {
         let (began, cpu) = (Instant::now(), thread_cpu());
-        let sum = self.sum(run.pattern, run.pages, run.pages);
+        let sum = self.sum(run.pattern, run.pages, run.touched);
         let took = (began.elapsed(), thread_cpu() - cpu);
-        assert_eq!(sum, run.pattern.sum(run.pages, run.pages), "{run:?}");
+        assert_eq!(sum, run.pattern.sum(run.pages, run.touched), "{run:?}");
         took
     }
 
     fn check(&self, run: &Run) {
         check(self.memory.data(&self.store), run.pages);
+    }
+
+    /// Checks the pages that were touched: others may never come.
+    fn check_touched(&self, run: &Run) {
+        let mut found = [0; PAGE];
+        for page in run.pattern.order(run.pages, run.touched) {
+            let read = self.memory.read(&self.store, page as usize * PAGE, &mut found);
+            read.expect("it was touched");
+            check_page(page, &found, run.pages);
+        }
     }
 }
 
@@ -302,7 +316,7 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let plan = run.without.plan();
     let options = StartOptions { keep: false, recall, plan, ..StartOptions::default() };
     let linker = Linker::new(module.engine());
-    let (began, wire) = (Instant::now(), received());
+    let (began, before_wire) = (Instant::now(), received());
     let found = start_image(&peer, &key(2), &name(run.pages), &images, &trusted, &options);
     let FoundImage::Coming(coming) = found.expect("it is there") else {
         panic!("the image came whole");
@@ -316,18 +330,18 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let (toucher, own) = ready.touch(run);
     let (residency, spent) = (coming.image().residency(), process_cpu() - spent);
     let image = Arc::clone(coming.image());
-    let report = match run.without {
+    let (whole, wire, report);
+    if run.without.plan().background {
+        report = coming.join().expect("all pages come");
+        (whole, wire) = (began.elapsed(), received() - before_wire);
+        assert!(image.is_whole());
+        ready.check(run);
+    } else {
         // What nobody has touched is not asked for.
-        Without::Background => coming.stop(),
-        _ => {
-            let report = coming.join().expect("all pages come");
-            assert!(image.is_whole());
-            report
-        }
-    };
-    let whole = began.elapsed();
-    let wire = received() - wire;
-    ready.check(run);
+        (whole, wire) = (began.elapsed(), received() - before_wire);
+        ready.check_touched(run);
+        report = coming.stop();
+    }
     // The guest's clock says how long it has waited, and what remains of that beside the parts that the thread that
     // fetches has counted is until one of the two knows of the other.
     let waited = residency.waited - before.waited;

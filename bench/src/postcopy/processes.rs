@@ -156,8 +156,8 @@ pub fn part(arguments: &[&str]) {
                 print(&[parts::process_cpu().as_secs_f64() * 1e3]);
             }
         }
-        ["run", directory, ref rest @ ..] if rest.len() == 9 => {
-            let (run, served) = (Run::of_words(&rest[..5]), Served::of_words(&rest[5..]));
+        ["run", directory, ref rest @ ..] if rest.len() == 10 => {
+            let (run, served) = (Run::of_words(&rest[..6]), Served::of_words(&rest[6..]));
             print(&parts::run(&run, served, Path::new(directory)));
         }
         ["first", directory, way, what, ref served @ ..] if served.len() == 4 => {

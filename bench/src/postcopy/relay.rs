@@ -8,6 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::sockopt;
+
 /// What the network between two nodes does to what they send.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Trouble {
@@ -105,8 +107,7 @@ type Way = (Mutex<BinaryHeap<Reverse<(Instant, u64, SocketAddr, Vec<u8>)>>>, Con
 
 /// Passes datagrams on, of one peer at a time, and the answers back.
 pub(super) fn datagrams(ip: IpAddr, to: SocketAddr, trouble: Trouble) -> io::Result<SocketAddr> {
-    let near = Arc::new(UdpSocket::bind((ip, 0))?);
-    let far = Arc::new(UdpSocket::bind((ip, 0))?);
+    let [near, far] = [roomy(ip)?, roomy(ip)?].map(Arc::new);
     let address = near.local_addr()?;
     let peer = Arc::new(Mutex::new(None));
     let there = Arc::clone(&peer);
@@ -117,6 +118,16 @@ pub(super) fn datagrams(ip: IpAddr, to: SocketAddr, trouble: Trouble) -> io::Res
     pass_datagrams(Arc::clone(&near), Arc::clone(&far), trouble, up);
     pass_datagrams(far, near, trouble, move |_| *peer.lock().expect("nobody panics"));
     Ok(address)
+}
+
+/// A socket that keeps what comes while its thread does not run: what is lost here is chosen.
+fn roomy(ip: IpAddr) -> io::Result<UdpSocket> {
+    const KEPT: usize = 16 << 20;
+    let socket = UdpSocket::bind((ip, 0))?;
+    // Without rights, as much as anybody may.
+    let _ = nix::sys::socket::setsockopt(&socket, sockopt::RcvBuf, &KEPT);
+    let _ = nix::sys::socket::setsockopt(&socket, sockopt::RcvBufForce, &KEPT);
+    Ok(socket)
 }
 
 fn pass_datagrams(

@@ -230,7 +230,7 @@ fn a_program_goes_on_before_its_pages_are_here() {
         let line = ended.stderr.lines().find(|line| line.trim_start().starts_with(layer));
         line.and_then(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).expect("a number")
     };
-    let layers = ["fault", "certain", "recorded", "stride", "neighbours", "background"];
+    let layers = ["fault", "certain", "recorded", "stride", "background"];
     assert!(layers.map(came).iter().sum::<u64>() > 1000, "{}", ended.stderr);
 
     // Forks, each of which sums up, have one copy of what comes.
@@ -250,7 +250,7 @@ fn what_a_run_has_touched_is_asked_for_first_in_the_next_one() {
         let ended = Started::new(&runner, &words).finish("go\nsum\n");
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         assert_eq!(ended.stdout, format!("ready\n{}", sum_of_words()));
-        ["fault", "certain", "recorded", "stride", "neighbours", "background"].map(|layer| {
+        ["fault", "certain", "recorded", "stride", "background"].map(|layer| {
             let line = ended.stderr.lines().find(|line| line.trim_start().starts_with(layer));
             let asked = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
             asked.expect("a number")
@@ -258,11 +258,11 @@ fn what_a_run_has_touched_is_asked_for_first_in_the_next_one() {
     };
     let [faults, others @ ..] = run("recorded");
     assert!(faults > 1000, "{faults}");
-    assert_eq!(others, [0; 5], "nothing is known yet, and all else is off");
+    assert_eq!(others, [0; 4], "nothing is known yet, and all else is off");
     let [faults, certain, recorded, others @ ..] = run("certain,recorded");
     assert!(recorded > 900 && certain > 0, "{certain} and {recorded}");
     assert!(faults < 100, "{faults} are waited for that were waited for before");
-    assert_eq!(others, [0; 3], "they are off");
+    assert_eq!(others, [0; 2], "they are off");
 }
 
 #[test]

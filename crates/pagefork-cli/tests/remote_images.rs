@@ -127,7 +127,7 @@ fn number<N: std::str::FromStr>(report: &str, row: &str, column: usize) -> N {
 }
 
 /// The layers of a plan, as reports call them.
-const LAYERS: [&str; 6] = ["fault", "certain", "recorded", "stride", "neighbours", "background"];
+const LAYERS: [&str; 5] = ["fault", "certain", "recorded", "stride", "background"];
 
 #[test]
 fn a_hundred_forks_of_an_image_of_another_node_fetch_each_page_once() {
@@ -156,7 +156,7 @@ fn milliseconds(report: &str, words: &str) -> f64 {
 #[test]
 fn the_parts_of_a_report_are_the_whole_and_the_code_is_told_apart() {
     let (_maker, runner, _serving, _relay) = two_nodes("parts", u64::MAX);
-    for ahead in ["none", "certain,recorded", "certain,recorded,stride,neighbours,background"] {
+    for ahead in ["none", "certain,recorded", "certain,recorded,stride,background"] {
         let words = format!("restore --store STORE --report --fetch-ahead {ahead} maker/big");
         let ended = Started::new(&runner, &words).finish("go\nsum\n");
         assert_eq!(ended.code, 0, "{}", ended.stderr);

@@ -30,6 +30,14 @@ impl MemoryPressure {
         }
     }
 
+    /// What finds that memory is short, once.
+    #[cfg(test)]
+    pub(crate) fn short(path: &std::path::Path) -> Self {
+        std::fs::write(path, "some avg10=99.00 total=9000000000\n").unwrap();
+        let looked = Instant::now().checked_sub(INTERVAL).unwrap();
+        Self { file: Some(File::open(path).unwrap()), looked, waited: Some(0) }
+    }
+
     /// Whether memory was short since the last time, if it was looked.
     pub(crate) fn is_short(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.looked);

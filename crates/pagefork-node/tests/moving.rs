@@ -507,7 +507,7 @@ fn lazy_nodes(name: &str) -> [Node; 3] {
     let nodes = [1, 2, 3].map(|seed| {
         Node::with(name, seed + 10, |options| {
             let plan = &mut options.start.plan;
-            (plan.background, plan.stride, plan.neighbours) = (false, false, false);
+            (plan.background, plan.stride) = (false, false);
             options.start.times.lost = Duration::from_millis(300);
         })
     });

@@ -181,13 +181,7 @@ impl Drop for Pair {
 
 /// Nothing but what somebody waits for.
 fn on_demand() -> FetchPlan {
-    FetchPlan {
-        certain: false,
-        stride: false,
-        neighbours: false,
-        background: false,
-        ..FetchPlan::default()
-    }
+    FetchPlan { certain: false, stride: false, background: false, ..FetchPlan::default() }
 }
 
 #[test]

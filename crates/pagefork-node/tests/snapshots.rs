@@ -275,7 +275,7 @@ fn lazy_nodes(name: &str, seed: u8) -> [Node; 2] {
     let nodes = [seed, seed + 1].map(|seed| {
         Node::with(name, seed, |options| {
             let plan = &mut options.start.plan;
-            (plan.background, plan.stride, plan.neighbours) = (false, false, false);
+            (plan.background, plan.stride) = (false, false);
             options.start.times.lost = Duration::from_millis(300);
         })
     });

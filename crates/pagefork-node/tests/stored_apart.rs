@@ -76,7 +76,7 @@ impl Apart {
                 }
                 let plan = &mut options.start.plan;
                 if is_lazy {
-                    (plan.background, plan.stride, plan.neighbours) = (false, false, false);
+                    (plan.background, plan.stride) = (false, false);
                 }
                 options.start.times.lost = Duration::from_millis(300);
                 options.start.observe = Arc::new(move |event| {

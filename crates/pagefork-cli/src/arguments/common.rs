@@ -77,7 +77,6 @@ pub(crate) enum FetchLayer {
     Certain,
     Recorded,
     Stride,
-    Neighbours,
     Background,
 }
 
@@ -117,12 +116,12 @@ pub(crate) struct ComingArguments {
 
     /// What is asked for of an image of another node besides what a program waits for: what each
     /// program needs, what earlier runs have touched, groups at the distance of the last faults,
-    /// those beside them, the rest; or `none`
+    /// the rest; or `none`
     #[arg(
         long,
         value_name = "LAYERS",
         value_delimiter = ',',
-        default_value = "certain,recorded,stride,neighbours,background"
+        default_value = "certain,recorded,stride,background"
     )]
     pub(crate) fetch_ahead: Vec<FetchLayer>,
 

@@ -95,7 +95,6 @@ pub(crate) fn start(
     let plan = FetchPlan {
         certain: arguments.has(FetchLayer::Certain),
         stride: arguments.has(FetchLayer::Stride),
-        neighbours: arguments.has(FetchLayer::Neighbours),
         background: arguments.has(FetchLayer::Background),
         ..FetchPlan::default()
     };

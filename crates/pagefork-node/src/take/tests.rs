@@ -10,7 +10,7 @@ use pagefork_image::{
     ImageDraft, ImageLimits, ImageReader, Manifest, PageRuns, SavedInstance, TrustedKeys,
 };
 use pagefork_postcopy::{
-    MemoryInput, MemoryNode, MemoryOutput, PeerAccess, ServeLimits, ServedImage,
+    MemoryInput, MemoryNode, MemoryOutput, PeerAccess, PlanLayer, ServeLimits, ServedImage,
 };
 
 use super::*;
@@ -191,12 +191,7 @@ fn who_begins_to_wait_while_groups_are_put_in_their_places_is_asked_for_at_once(
         // Nothing else is said meanwhile: a third of it goes by before this side says that it is there.
         let node = NodeTimes { idle: Duration::from_secs(120), ..NodeTimes::default() };
         let times = PageTimes { node, ..PageTimes::default() };
-        let plan = FetchPlan {
-            background: false,
-            stride: false,
-            neighbours: false,
-            ..FetchPlan::default()
-        };
+        let plan = FetchPlan { background: false, stride: false, ..FetchPlan::default() };
         let peer = liar(transport, Lie::Nothing);
         let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
         let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
@@ -315,4 +310,38 @@ fn what_a_peer_has_said_is_here_is_read_though_it_has_ended_the_connection() {
     assert_eq!(notes.0.lock().unwrap().len(), 64);
     assert_eq!((report.plan.here, report.connections), (64, 1), "it was asked once");
     std::fs::remove_dir_all(path).unwrap();
+}
+
+/// Memory is short at each look: as soon as what was asked for before is here, the background has one group under
+/// way at a time.
+#[test]
+fn the_background_is_one_group_while_memory_is_short() {
+    let path = std::env::temp_dir().join(format!("pagefork-short-{}", std::process::id()));
+    let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+    let own = SecretKey::from_seed([2; 32]);
+    // A quarter of the image at once, however far the peer seems.
+    let plan = FetchPlan { background_window: 16, ..FetchPlan::default() };
+    let times = PageTimes::default();
+    let peer = liar(Transport::Tls, Lie::Nothing);
+    let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+    let mut taker = image.taker;
+    taker.tell(RunningInput::Begin { image: IMAGE, recorded: Vec::new(), looks_here: false });
+    let background = |taker: &Taker| {
+        let report = taker.node.report(IMAGE).expect("it is open");
+        report.counts(PlanLayer::Background)
+    };
+    let before = background(&taker).asked;
+    assert!((2..=16).contains(&before), "{before} groups were asked for before");
+    loop {
+        taker.pressure = MemoryPressure::short(&path);
+        taker.turn().unwrap();
+        if taker.whole.is_some() {
+            break;
+        }
+        let counts = background(&taker);
+        let under_way = counts.asked - counts.arrived;
+        assert!(under_way <= 1 || counts.asked == before, "{under_way} groups are under way");
+        taker.wait(&[], None).unwrap();
+    }
+    std::fs::remove_file(path).unwrap();
 }

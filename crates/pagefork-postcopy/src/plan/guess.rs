@@ -1,40 +1,40 @@
-//! Guesses from the places of faults: the distance that most of them had, and what lies beside
-//! them. A layer that guesses wrong too often rests.
+//! Guesses from the places of faults: the distance that most of them had. Wrong guesses use up a credit
+//! that right ones and faults give back.
 
 use std::collections::VecDeque;
 
-/// Whether a layer's guesses are of use. A guess is right if a later fault meets it on its way, or
+/// How many groups may be guessed. A guess is right if a later fault meets it on its way, or
 /// comes right behind where the guesses ended, as it does if all of them came in time.
+///
+/// Guesses are paid for when they are made, and paid back if they are right. So what is asked for in vain
+/// is [`GuessCredit::MAX`] groups at most, and one for each `for_one` groups that guests touch.
 #[derive(Debug)]
-pub(crate) struct GuessWorth {
-    /// Wrong guesses that it may still make.
-    credit: u32,
-    /// Faults for which it still rests.
-    rest: u32,
+struct GuessCredit {
+    /// Groups that guests touch for each that may be guessed wrong.
+    for_one: u64,
+    /// For how many groups there is credit, in parts of which each has `for_one`.
+    left: u64,
 }
 
-impl GuessWorth {
-    const CREDIT: u32 = 4;
-    const CREDIT_MAX: u32 = 8;
-    /// Faults for which a useless layer rests. Then one guess decides about the next rest.
-    const REST: u32 = 64;
+impl GuessCredit {
+    /// Groups, to begin with and at most.
+    const MAX: u64 = 16;
 
-    pub(crate) fn new() -> Self {
-        Self { credit: Self::CREDIT, rest: 0 }
+    fn new(for_one: u64) -> Self {
+        Self { for_one, left: Self::MAX * for_one }
     }
 
-    /// A fault has happened, after guesses if `was_right` is something.
-    fn fault(&mut self, was_right: Option<bool>) {
-        match was_right {
-            Some(true) => self.credit = (self.credit + 2).min(Self::CREDIT_MAX),
-            Some(false) if self.credit > 1 => self.credit -= 1,
-            Some(false) => (self.credit, self.rest) = (1, Self::REST),
-            None => self.rest = self.rest.saturating_sub(1),
-        }
+    /// A fault has happened, after guesses of so many groups that were right.
+    fn fault(&mut self, right: u64) {
+        let earned = 1 + right * (self.for_one + 1);
+        self.left = (self.left + earned).min(Self::MAX * self.for_one);
     }
 
-    fn rests(&self) -> bool {
-        self.rest > 0
+    /// Pays for so many groups. Returns whether there is credit for them.
+    fn pay(&mut self, groups: u64) -> bool {
+        let left = self.left.checked_sub(groups * self.for_one);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
     }
 }
 
@@ -43,46 +43,73 @@ impl GuessWorth {
 pub(crate) struct StrideLayer {
     last: Option<u64>,
     distances: VecDeque<i64>,
-    /// The group behind the last one that was guessed, and the distance.
-    frontier: Option<(u64, i64)>,
-    worth: GuessWorth,
+    guessed: Option<StrideGuess>,
+    credit: GuessCredit,
+}
+
+/// What was guessed at the last fault.
+#[derive(Debug)]
+struct StrideGuess {
+    distance: i64,
+    /// How many such distances ahead.
+    depth: u64,
+    /// The group behind the last of them.
+    frontier: Option<u64>,
+    /// How many of the groups were absent.
+    paid: u64,
 }
 
 impl StrideLayer {
     /// Faults that are looked back at.
     const HISTORY: usize = 8;
-    /// Groups that are guessed at a time.
-    const DEPTH: u64 = 16;
+    /// Groups that are guessed at a time, at most: twice as many after each guess that was right.
+    const DEPTH_MAX: u64 = 16;
 
-    pub(crate) fn new() -> Self {
-        let worth = GuessWorth::new();
-        Self { last: None, distances: VecDeque::new(), frontier: None, worth }
+    /// Groups that guests touch for each that may be asked for in vain: with the proofs of all, and what the
+    /// network adds, that is less than a tenth more than guests need.
+    const FOR_ONE: u64 = 32;
+    /// The same if all groups are asked for: then a wrong guess costs only its turn.
+    const FOR_ONE_OF_ALL: u64 = 4;
+
+    /// One for an image of which all groups are asked for sooner or later, or only some.
+    pub(crate) fn new(is_all_asked: bool) -> Self {
+        let for_one = if is_all_asked { Self::FOR_ONE_OF_ALL } else { Self::FOR_ONE };
+        let credit = GuessCredit::new(for_one);
+        Self { last: None, distances: VecDeque::new(), guessed: None, credit }
     }
 
     /// A guest waits for `group`, which this layer has asked for before if `was_met`. Gives what
-    /// to ask for next; some of it may not exist or be there.
-    pub(crate) fn fault(&mut self, group: u64, was_met: bool) -> Vec<u64> {
-        let guessed = self.frontier;
-        let is_right = was_met || guessed.is_some_and(|(frontier, _)| frontier == group);
-        self.worth.fault(guessed.map(|_| is_right));
-        let distance = match (guessed, self.last.replace(group)) {
+    /// to ask for next, of what is absent.
+    pub(crate) fn fault(
+        &mut self,
+        group: u64,
+        was_met: bool,
+        is_absent: impl Fn(u64) -> bool,
+    ) -> Vec<u64> {
+        let is_right = |guess: &StrideGuess| was_met || guess.frontier == Some(group);
+        let right = self.guessed.take().filter(is_right);
+        self.credit.fault(right.as_ref().map_or(0, |guess| guess.paid));
+        let distance = match (&right, self.last.replace(group)) {
             // What lies between was guessed right, and so did not fault.
-            (Some((_, stride)), _) if is_right => Some(stride),
-            (_, Some(last)) => Some(group.wrapping_sub(last) as i64),
-            (_, None) => None,
+            (Some(guess), _) => Some(guess.distance),
+            (None, Some(last)) => Some(group.wrapping_sub(last) as i64),
+            (None, None) => None,
         };
         self.distances.extend(distance);
         if self.distances.len() > Self::HISTORY {
             self.distances.pop_front();
         }
-        self.frontier = None;
-        let Some(stride) = self.majority().filter(|_| !self.worth.rests()) else {
-            return Vec::new();
-        };
-        let at = |index: u64| group.checked_add_signed(stride.checked_mul(index as i64)?);
+        let Some(distance) = self.majority() else { return Vec::new() };
+        let at = |index: u64| group.checked_add_signed(distance.checked_mul(index as i64)?);
+        let depth = right.map_or(1, |guess| (2 * guess.depth).min(Self::DEPTH_MAX));
         // Behind what is still on its way.
-        let guesses: Vec<u64> = (1..=Self::DEPTH).map_while(at).collect();
-        self.frontier = at(Self::DEPTH + 1).map(|frontier| (frontier, stride));
+        let guesses = (1..=depth).map_while(at).filter(|group| is_absent(*group));
+        let guesses: Vec<u64> = guesses.collect();
+        let paid = guesses.len() as u64;
+        if !self.credit.pay(paid) {
+            return Vec::new();
+        }
+        self.guessed = Some(StrideGuess { distance, depth, frontier: at(depth + 1), paid });
         guesses
     }
 
@@ -101,88 +128,73 @@ impl StrideLayer {
     }
 }
 
-/// Groups on both sides of a fault, more of them while that is of use.
-#[derive(Debug)]
-pub(crate) struct NeighbourLayer {
-    /// The last fault, if its neighbours were asked for.
-    last: Option<u64>,
-    radius: u64,
-    worth: GuessWorth,
-}
-
-impl NeighbourLayer {
-    const RADIUS_MAX: u64 = 8;
-
-    pub(crate) fn new() -> Self {
-        Self { last: None, radius: 1, worth: GuessWorth::new() }
-    }
-
-    /// As [`StrideLayer::fault`].
-    pub(crate) fn fault(&mut self, group: u64, was_met: bool) -> Vec<u64> {
-        let guessed = self.last.take();
-        let is_right =
-            was_met || guessed.is_some_and(|last| last.abs_diff(group) == self.radius + 1);
-        self.worth.fault(guessed.map(|_| is_right));
-        if guessed.is_some() {
-            let radius = if is_right { self.radius * 2 } else { self.radius / 2 };
-            self.radius = radius.clamp(1, Self::RADIUS_MAX);
-        }
-        if self.worth.rests() {
-            return Vec::new();
-        }
-        self.last = Some(group);
-        let sides = |distance| [group.checked_add(distance), group.checked_sub(distance)];
-        (1..=self.radius).flat_map(sides).flatten().collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     /// Runs faults through `fault`, where what was asked for comes in time. Gives the number of
-    /// faults.
-    fn faults(groups: impl Iterator<Item = u64>, mut fault: impl FnMut(u64) -> Vec<u64>) -> usize {
-        let mut here = std::collections::HashSet::new();
-        let mut count = 0;
+    /// faults, and how many groups were guessed.
+    fn faults(
+        groups: impl Iterator<Item = u64>,
+        mut fault: impl FnMut(u64, &dyn Fn(u64) -> bool) -> Vec<u64>,
+    ) -> (usize, usize) {
+        let mut here = HashSet::new();
+        let (mut count, mut guessed) = (0, 0);
         for group in groups {
             if here.insert(group) {
                 count += 1;
-                here.extend(fault(group));
+                let guesses = fault(group, &|group| !here.contains(&group));
+                guessed += guesses.len();
+                here.extend(guesses);
             }
         }
-        count
+        (count, guessed)
     }
 
     #[test]
     fn steady_distances_are_found_and_kept() {
-        for stride in [1, 3, 1000] {
-            let mut layer = StrideLayer::new();
-            let count = faults((0..1000).map(|at| at * stride), |group| layer.fault(group, false));
-            assert!(count < 80, "{stride}: {count} faults");
+        for is_all_asked in [false, true] {
+            for stride in [1, 3, 1000] {
+                let mut layer = StrideLayer::new(is_all_asked);
+                let groups = (0..1000).map(|at| at * stride);
+                let (count, _) = faults(groups, |group, absent| layer.fault(group, false, absent));
+                assert!(count < 80, "{stride}: {count} faults");
+            }
+            let mut layer = StrideLayer::new(is_all_asked);
+            let groups = (0..1000).rev();
+            let (count, _) = faults(groups, |group, absent| layer.fault(group, false, absent));
+            assert!(count < 80, "backwards: {count} faults");
         }
-        let mut layer = StrideLayer::new();
-        let count = faults((0..1000).rev(), |group| layer.fault(group, false));
-        assert!(count < 80, "backwards: {count} faults");
     }
 
+    /// Runs of eight groups at random places, each of which ends where more is guessed; and distances that
+    /// change at each fourth step, as pages at a steady distance that is no multiple of a group.
     #[test]
-    fn useless_layers_rest_and_try_again() {
-        let mut state = 1u64;
+    fn wrong_guesses_are_few_for_what_guests_touch_and_right_ones_are_made_again() {
+        let mut state = 1_u64;
         let mut random = move || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             state >> 40
         };
-        let (mut stride, mut neighbours) = (StrideLayer::new(), NeighbourLayer::new());
-        let mut asked = 0;
-        for _ in 0..10_000 {
-            let group = random();
-            asked += stride.fault(group, false).len() + neighbours.fault(group, false).len();
+        let mut runs: Vec<u64> = Vec::new();
+        for _ in 0..500 {
+            let start = random();
+            runs.extend(start..start + 8);
         }
-        assert!(neighbours.worth.rests(), "neighbours of random places are of no use");
-        assert!(asked < 1000, "{asked} groups were asked for in vain");
-        let groups = (1 << 50)..(1 << 50) + 1000;
-        let count = faults(groups, |group| neighbours.fault(group, false));
-        assert!(count < 200, "after {count} faults it has not tried again");
+        let uneven = (0..4000).map(|at| at * 17 / 4).collect();
+        for groups in [runs, uneven] {
+            let mut layer = StrideLayer::new(false);
+            let touched = groups.len();
+            let (count, asked) =
+                faults(groups.into_iter(), |group, absent| layer.fault(group, false, absent));
+            let useless = count + asked - touched;
+            assert!(asked > 100, "{asked} groups were guessed");
+            assert!(useless <= 16 + touched / 32, "{useless} of {asked} were asked for in vain");
+            let groups = (1 << 50)..(1 << 50) + 1000;
+            let (count, _) = faults(groups, |group, absent| layer.fault(group, false, absent));
+            assert!(count < 500, "after {count} faults it has not tried again");
+        }
     }
 }

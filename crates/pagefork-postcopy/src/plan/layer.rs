@@ -10,7 +10,7 @@ use std::ops::Range;
 /// use pagefork_postcopy::PlanLayer;
 ///
 /// assert!(PlanLayer::Fault < PlanLayer::Background);
-/// assert_eq!(PlanLayer::ALL.len(), 6);
+/// assert_eq!(PlanLayer::ALL.len(), 5);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PlanLayer {
@@ -22,22 +22,14 @@ pub enum PlanLayer {
     Recorded,
     /// The faults before have most often had the same distance.
     Stride,
-    /// It lies beside a fault.
-    Neighbours,
     /// The image is to be complete.
     Background,
 }
 
 impl PlanLayer {
     /// All layers in order.
-    pub const ALL: [Self; 6] = [
-        Self::Fault,
-        Self::Certain,
-        Self::Recorded,
-        Self::Stride,
-        Self::Neighbours,
-        Self::Background,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Fault, Self::Certain, Self::Recorded, Self::Stride, Self::Background];
 }
 
 /// What a layer came to.

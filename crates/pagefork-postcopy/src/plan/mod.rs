@@ -4,6 +4,8 @@
 pub(crate) mod layer;
 /// Guesses from the places of faults.
 pub(crate) mod guess;
+/// How many groups a round trip brings.
+pub(crate) mod rate;
 /// How many groups the background may have asked for.
 pub(crate) mod window;
 /// All layers of an image together.

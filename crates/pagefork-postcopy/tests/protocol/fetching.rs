@@ -18,7 +18,7 @@ fn delay(milliseconds: u64) -> Faults {
 
 /// A plan that asks for what guests wait for, and nothing else.
 fn on_demand() -> FetchPlan {
-    FetchPlan { stride: false, neighbours: false, background: false, ..FetchPlan::default() }
+    FetchPlan { stride: false, background: false, ..FetchPlan::default() }
 }
 
 fn need(network: &mut Network, group: u64) {

@@ -43,13 +43,8 @@ impl Told {
 
     /// Opens an image, by the next number, of which a group is here.
     fn open(&mut self, key: ImageKey, number: u32) {
-        let plan = FetchPlan {
-            held: true,
-            stride: false,
-            neighbours: false,
-            background: false,
-            ..FetchPlan::default()
-        };
+        let plan =
+            FetchPlan { held: true, stride: false, background: false, ..FetchPlan::default() };
         self.tell(RunningInput::Open { image: key, name: "counter".into(), hash: None, plan });
         self.tell(RunningInput::AddHolder { image: key, connection: PEER, token: Vec::new() });
         let head = ImageHead::read(&self.image).unwrap();

@@ -190,12 +190,7 @@ impl Dupe {
     fn connected() -> Self {
         let limits = FetchLimits { certain_groups: 4, ..FetchLimits::default() };
         let mut dupe = Self { node: RunningNode::new(limits), now: start(), seen: Vec::new() };
-        let plan = FetchPlan {
-            stride: false,
-            neighbours: false,
-            background: false,
-            ..FetchPlan::default()
-        };
+        let plan = FetchPlan { stride: false, background: false, ..FetchPlan::default() };
         dupe.tell(RunningInput::Open { image: KEY, name: "counter".into(), hash: None, plan });
         dupe.connect(LIAR);
         dupe
