@@ -14,7 +14,7 @@ use std::sync::Arc;
 use common::*;
 use conformance::*;
 use matrix::*;
-use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig};
+use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
 use swap::*;
 
 #[test]

@@ -54,7 +54,7 @@ pub fn every_state(case: &Case, slot: &mut Slot, round: u64, firsts: &[u64]) {
             let page = first + index as u64 * APART;
             change(case, slot, page);
             let then = (index + round as usize) % STATES.len();
-            if round % 3 > 0 {
+            if !round.is_multiple_of(3) {
                 STATES[then].1(case, slot, page);
             }
         }
