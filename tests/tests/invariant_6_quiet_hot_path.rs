@@ -6,6 +6,8 @@
 //! others hold is seen by the futex(2) that waits for it.
 
 mod common;
+#[path = "invariant_6/whole_requests.rs"]
+mod whole_requests;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -146,6 +148,23 @@ fn forbid(calls: &[libc::c_long]) {
             libc::_exit(FORBIDDEN);
         }
     }
+    // SAFETY: the handler is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = end as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()), 0);
+    }
+    filter(calls, libc::SECCOMP_RET_TRAP);
+}
+
+/// From here on the kernel refuses this call to the current thread and those that it starts.
+fn refuse(call: libc::c_long) {
+    filter(&[call], libc::SECCOMP_RET_ERRNO | libc::EACCES as u32);
+}
+
+/// Has the kernel answer these calls of the current thread so.
+fn filter(calls: &[libc::c_long], answer: u32) {
     let statement = |code: u32, jump: u8, value: u32| libc::sock_filter {
         code: code as u16,
         jt: jump,
@@ -154,20 +173,16 @@ fn forbid(calls: &[libc::c_long]) {
     };
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (index, call) in calls.iter().enumerate() {
-        let to_trap = (calls.len() - index) as u8;
+        let to_answer = (calls.len() - index) as u8;
         let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-        program.push(statement(equal, to_trap, *call as u32));
+        program.push(statement(equal, to_answer, *call as u32));
     }
     program.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
-    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_TRAP));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, answer));
     let length = program.len() as u16;
     let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
-    // SAFETY: the handler is async-signal-safe; the filter is valid and only copied.
+    // SAFETY: the filter is valid and only copied.
     unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = end as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        assert_eq!(libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()), 0);
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER;
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter), 0);

@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::libc;
 
 /// A system call that is refused, where an argument has a value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Refusal {
     call: libc::c_long,
     /// Which argument, from 0, and the lower half of its value.
@@ -74,27 +74,36 @@ fn line(report: &str, name: &str) -> String {
     found.unwrap_or_else(|| panic!("no {name} in:\n{report}"))
 }
 
+const USERFAULTFD: Refusal = Refusal { call: libc::SYS_userfaultfd, argument: None };
+const PERF: Refusal = Refusal { call: libc::SYS_perf_event_open, argument: None };
+/// PAGEMAP_SCAN, by the number of the request.
+const SCAN: Refusal = Refusal { call: libc::SYS_ioctl, argument: Some((1, 0xc060_6610)) };
+const REMOVAL: Refusal =
+    Refusal { call: libc::SYS_madvise, argument: Some((2, libc::MADV_REMOVE as u32)) };
+
 #[test]
 fn what_a_filter_refuses_is_limited_and_the_rest_works_as_before() {
     let usual = with(None, "doctor").0;
-    let userfaultfd = Refusal { call: libc::SYS_userfaultfd, argument: None };
-    let removal = libc::MADV_REMOVE as u32;
-    let ftruncate = Refusal { call: libc::SYS_madvise, argument: Some((2, removal)) };
-    let all = [
-        ("userfaultfd touches", "discarded where --reset fault is asked for", userfaultfd),
-        ("userfaultfd write faults", "compared where --deltas fault is asked for", userfaultfd),
-        ("growth by fault", "Memories grow by mprotect", userfaultfd),
-        ("growth by ftruncate", "Memories grow by mprotect", ftruncate),
+    // What each feature needs of that.
+    let all: [(&str, &str, &[Refusal]); 7] = [
+        ("userfaultfd touches", "discarded where --reset fault is asked for", &[USERFAULTFD]),
+        ("userfaultfd write faults", "compared where --deltas fault is asked for", &[USERFAULTFD]),
+        ("growth by fault", "Memories grow by mprotect", &[USERFAULTFD]),
+        ("growth by ftruncate", "Memories grow by mprotect", &[REMOVAL]),
+        ("page faults", "each reset asks the kernel (getrusage)", &[PERF]),
+        ("PAGEMAP_SCAN", "Private pages are read from /proc/self/pagemap", &[SCAN]),
+        ("userfaultfd WP_ASYNC", "All private pages are compared", &[USERFAULTFD, SCAN]),
     ];
-    for (name, said, refusal) in all {
+    for refusal in [USERFAULTFD, REMOVAL, PERF, SCAN] {
         let report = with(Some(refusal), "doctor").0;
-        let found = line(&report, name);
-        assert!(found.starts_with("limited ") && found.contains(said), "{found}");
-        assert!(report.ends_with("Pagefork can run here.\n"), "{report}");
-        // Of the others that are tried here, those that need nothing of it are as they were.
-        for (other, _, of_other) in all.into_iter().filter(|one| one.2.call != refusal.call) {
-            assert_eq!(line(&report, other), line(&usual, other), "{:?}", of_other.call);
+        for (name, said, needs) in all {
+            let found = line(&report, name);
+            match needs.contains(&refusal) {
+                true => assert!(found.starts_with("limited ") && found.contains(said), "{found}"),
+                false => assert_eq!(found, line(&usual, name), "{:?}", refusal.call),
+            }
         }
+        assert!(report.ends_with("Pagefork can run here.\n"), "{report}");
     }
 }
 
@@ -107,7 +116,6 @@ fn programs_run_by_what_is_nearest_where_a_filter_refuses_their_strategy() {
         (i32.add (i32.load8_u (i32.const 5)) (i32.load8_u (i32.const 65536)))))"#;
     std::fs::write(&module, text).expect("the folder can be written");
     let place = module.to_str().expect("text");
-    let userfaultfd = Some(Refusal { call: libc::SYS_userfaultfd, argument: None });
     for (options, said) in [
         ("--reset fault", "reset by discard (asked for: fault)"),
         ("--reset fault=2", "reset by discard (asked for: fault)"),
@@ -115,9 +123,16 @@ fn programs_run_by_what_is_nearest_where_a_filter_refuses_their_strategy() {
         ("--growth fault", "grow by mprotect (asked for: fault)"),
     ] {
         let run = format!("run --no-cache {options} --invoke f {place}");
-        let (printed, errors) = with(userfaultfd, &run);
+        let (printed, errors) = with(Some(USERFAULTFD), &run);
         assert_eq!(printed, "7\n", "{options}");
         assert!(errors.contains(said), "{options}: {errors}");
+    }
+    // What these replace is done by the same name.
+    for refusal in [PERF, SCAN] {
+        for options in ["--reset auto", "--reset resident", "--reset protect", "--reset scan"] {
+            let run = format!("run --no-cache {options} --invoke f {place}");
+            assert_eq!(with(Some(refusal), &run).0, "7\n", "{options} without {}", refusal.call);
+        }
     }
     std::fs::remove_file(module).expect("it is there");
 }

@@ -6,10 +6,16 @@ mod common;
 mod conformance;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "common/states.rs"]
+mod states;
+#[path = "common/swap.rs"]
+mod swap;
 #[path = "branches/faulted.rs"]
 mod faulted;
 #[path = "branches/protected.rs"]
 mod protected;
+#[path = "branches/states.rs"]
+mod states_between_snapshots;
 #[path = "branches/successive.rs"]
 mod successive;
 

@@ -5,6 +5,10 @@
 mod common;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "common/states.rs"]
+mod states;
+#[path = "common/swap.rs"]
+mod swap;
 #[cfg(debug_assertions)]
 #[path = "kept_under_protection/by_search.rs"]
 mod by_search;
@@ -14,9 +18,11 @@ use matrix::*;
 #[cfg(debug_assertions)]
 use pagefork_pages::inject::{Times, with_times};
 use pagefork_pages::{
-    Budget, DeltaTracker, ExternalWriter, GrowthKind, Image, Reason, ResetKind, ResetReport, Slot,
-    Strategies, StrategyConfig, counts_faults_in_memory, notes_writes,
+    Budget, CodeBounds, DeltaTracker, ExternalWriter, GrowthKind, Image, Reason, ResetKind,
+    ResetReport, Slot, Strategies, StrategyConfig, counts_faults_in_memory, notes_writes,
 };
+use states::*;
+use swap::*;
 
 fn case() -> Case {
     let (image, _) = dense_image(&layout(), 0x42, 2 * MIB);
@@ -249,51 +255,22 @@ fn where_protecting_fails_all_pages_are_kept_as_others() {
     }
 }
 
-/// What can have happened to a page before a run, and what a run does to it.
-const STATES: [(&str, fn(&Case, &mut Slot, u64)); 9] = [
-    ("absent", |_, _, _| ()),
-    ("read", |case, slot, page| drop(read(slot, at(case, page)..at(case, page) + 1))),
-    ("written", |case, slot, page| poke(slot, at(case, page), 0xa1)),
-    ("written as it was", |case, slot, page| {
-        let same = read(slot, at(case, page)..at(case, page) + 1);
-        write(slot, at(case, page), &same);
-    }),
-    ("swapped", |case, slot, page| _ = advise(slot, at(case, page), libc::MADV_PAGEOUT)),
-    ("cold", |case, slot, page| _ = advise(slot, at(case, page), libc::MADV_COLD)),
-    ("written, then swapped", |case, slot, page| {
-        poke(slot, at(case, page), 0xa2);
-        advise(slot, at(case, page), libc::MADV_PAGEOUT);
-    }),
-    ("made zero", |_, slot, page| {
-        slot.discard_memory(0, page * PAGE..(page + 1) * PAGE).unwrap();
-    }),
-    ("written by the kernel", |case, slot, page| {
-        slot.note_external_writer(ExternalWriter::UntilReset);
-        let place = slot.start().wrapping_add(at(case, page) as usize);
-        slot.wait_at(place.addr()..place.addr() + 64).unwrap();
-        // SAFETY: the call writes to pages of the slot, which this thread alone uses.
-        assert_eq!(unsafe { libc::getrandom(place.cast(), 64, 0) }, 64);
-    }),
-];
-
-fn at(case: &Case, page: u64) -> u64 {
-    case.memory(0) + page * PAGE
-}
-
-fn advise(slot: &Slot, offset: u64, advice: i32) -> bool {
-    let place = slot.start().wrapping_add(offset as usize);
-    // SAFETY: this keeps the contents of pages.
-    unsafe { libc::madvise(place.cast(), PAGE as usize, advice) == 0 }
-}
-
 /// Pages of the image and of zeros in every state, and in every state after they were protected (or
 /// kept, or evicted, as the strategy has it), by every strategy; of small slots, and of such as may
-/// have huge pages.
+/// have huge pages; and those that memories have grown by, in each way.
 #[test]
 fn every_state_of_a_page_by_every_strategy() {
     on_an_idle_machine(|| {
         let others = fault_strategies(GrowthKind::Mprotect).split_off(1);
-        every_state_of_a_page(ResetKind::ALL.into_iter().map(strategies).chain(others), 0);
+        let of_growth = |growth| {
+            ResetKind::ALL.map(|reset| {
+                let code = CodeBounds::Checked;
+                StrategyConfig { reset, growth, code, ..Default::default() }.check().unwrap()
+            })
+        };
+        let grown = [GrowthKind::Ftruncate, GrowthKind::Fault].into_iter().flat_map(of_growth);
+        let all = ResetKind::ALL.into_iter().map(strategies).chain(others).chain(grown);
+        every_state_of_a_page(all, 0);
     });
 }
 
@@ -303,13 +280,16 @@ fn every_state_of_a_page(
     all: impl Iterator<Item = Strategies> + Clone,
     small_runs: u64,
 ) -> Vec<(ResetKind, u32)> {
+    let swap = Swap::on();
+    let (mut swapped, mut swapped_protected) = (0, 0);
     let mut lifted = Vec::new();
     let small = case();
     let (image, _) = dense_image(&layout(), 0x17, 2 * MIB);
     let large = Case::new("large", layout(), image, (20 * MIB, 24 * MIB));
     for case in [&small, &large] {
         for strategies in all.clone() {
-            let (kind, how) = (strategies.config().reset, strategies.config().fault_threads);
+            let config = strategies.config();
+            let (kind, how, growth) = (config.reset, config.fault_threads, config.growth);
             let mut slot = case.spawn(&strategies);
             for number in 0..small_runs {
                 run(case, &mut slot, number..number + 1);
@@ -318,17 +298,19 @@ fn every_state_of_a_page(
             for round in 0..70u64 {
                 slot.enter();
                 write(&slot, case.layout.link.start, &[1]);
-                // Of the image, whose contents end after 512 pages, and behind it.
-                for first in [3, 490, 700] {
-                    for (index, (_, change)) in STATES.iter().enumerate() {
-                        let page = first + index as u64 * 3;
-                        change(case, &mut slot, page);
-                        // Every state after every other.
-                        let then = (index + round as usize) % STATES.len();
-                        if round % 3 > 0 {
-                            STATES[then].1(case, &mut slot, page);
-                        }
-                    }
+                let initial = case.sizes[0].initial;
+                // Of the image, whose contents end after 512 pages, behind it, and of what is new.
+                let firsts = [3, 490, 700, initial / PAGE + 40];
+                let has_grown = round % 4 == 1;
+                if has_grown {
+                    slot.grow_memory(0, initial + MIB).unwrap();
+                }
+                let firsts = &firsts[..if has_grown { 4 } else { 3 }];
+                every_state(case, &mut slot, round, firsts);
+                for first in firsts {
+                    let part = at(case, *first)..at(case, first + PAGES);
+                    swapped += pages_with(&slot, &part, SWAPPED);
+                    swapped_protected += pages_with(&slot, &part, SWAPPED | PROTECTED);
                 }
                 if round % 8 == 5 {
                     for page in 100..700 {
@@ -358,7 +340,7 @@ fn every_state_of_a_page(
                 case.assert_fresh(
                     &slot,
                     &strategies,
-                    &format!("{} {kind} {how}, {round}", case.name),
+                    &format!("{} {kind} {how} {growth:?}, {round}", case.name),
                 );
                 if round % 20 == 19 {
                     slot.discard().unwrap();
@@ -367,7 +349,36 @@ fn every_state_of_a_page(
             }
         }
     }
+    let what = format!("{swapped} pages in swap space, {swapped_protected} of them protected");
+    assert!(swap.is_none() || swapped > 1000, "{what}");
+    assert!(swap.is_none() || !notes_writes() || swapped_protected > 10, "{what}");
     lifted
+}
+
+/// What was protected when it went to swap space comes back so, and a write to it is found.
+#[test]
+fn protected_pages_go_to_swap_space_and_come_back() {
+    let Some(_swap) = Swap::on().filter(|_| can_protect()) else { return };
+    let case = case();
+    let strategies = strategies(ResetKind::Protect);
+    let mut slot = after_a_large_run(&case, ResetKind::Protect, 300);
+    let written = at(&case, 0)..at(&case, 300);
+    for round in 0..8 {
+        page_out(&slot, &written);
+        let protected = pages_with(&slot, &written, SWAPPED | PROTECTED);
+        assert!(protected > 200, "{round}: {protected} protected pages in swap space");
+        // Some are only read.
+        drop(read(&slot, at(&case, 200)..at(&case, 210)));
+        let report = run(&case, &mut slot, 100 + round..103 + round);
+        assert!(report.returned + report.new + report.restored >= 3, "{round}: {report:?}");
+        case.assert_fresh(&slot, &strategies, &format!("{round}"));
+        // All are read there, and in memory again; those that were evicted are written anew.
+        let report = run(&case, &mut slot, 0..300);
+        case.assert_fresh(&slot, &strategies, &format!("{round}, all: {report:?}"));
+        for _ in 0..40 {
+            run(&case, &mut slot, 0..1);
+        }
+    }
 }
 
 /// Pages of a forked process are registered nowhere: what was protected is searched there.

@@ -247,6 +247,8 @@ fn it_needs_no_rights() {
 #[test]
 fn nothing_but_fault_has_pages_served() {
     in_own_process("nothing_but_fault_has_pages_served", || {
+        // It could be had.
+        handle_refused_writes();
         let case = case();
         for reset in ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Fault) {
             let config =

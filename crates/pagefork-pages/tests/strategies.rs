@@ -6,14 +6,16 @@ mod common;
 mod conformance;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "common/swap.rs"]
+mod swap;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use common::*;
 use conformance::*;
 use matrix::*;
-use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig};
+use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
+use swap::*;
 
 #[test]
 fn after_every_mutation_a_reset_slot_is_as_a_fresh_one() {
@@ -84,7 +86,7 @@ fn pages_in_swap_space_are_restored() {
                 let mut swapped = 0;
                 for part in case.parts(&slot) {
                     page_out(&slot, &part);
-                    swapped += swapped_pages(&slot, &part);
+                    swapped += pages_with(&slot, &part, SWAPPED);
                 }
                 assert!(swapped > 10, "{what}: {swapped} pages in swap space");
                 slot.reset_for(OWNER).unwrap();
@@ -98,68 +100,6 @@ fn pages_in_swap_space_are_restored() {
                 case.assert_growth_is_zero(&mut slot, &what);
                 slot.reset_for(OWNER).unwrap();
             }
-        }
-    }
-}
-
-fn page_out(slot: &Slot, part: &Range<u64>) {
-    let place = slot.start().wrapping_add(part.start as usize);
-    // SAFETY: this keeps the contents of pages.
-    unsafe {
-        libc::madvise(place.cast(), (part.end - part.start) as usize, libc::MADV_PAGEOUT);
-    }
-}
-
-fn swapped_pages(slot: &Slot, part: &Range<u64>) -> usize {
-    use std::os::unix::fs::FileExt;
-    let map = std::fs::File::open("/proc/self/pagemap").unwrap();
-    let mut entries = vec![0; ((part.end - part.start) / PAGE * 8) as usize];
-    let first = (slot.start().addr() as u64 + part.start) / PAGE;
-    map.read_exact_at(&mut entries, first * 8).unwrap();
-    let (entries, _) = entries.as_chunks();
-    entries.iter().filter(|entry| u64::from_le_bytes(**entry) & 1 << 62 != 0).count()
-}
-
-/// A swap file, as long as this lives.
-struct Swap(std::ffi::CString);
-
-impl Swap {
-    /// `None`, and a notice, where this user may not have one.
-    fn on() -> Option<Self> {
-        use std::os::unix::ffi::OsStrExt;
-        use std::os::unix::fs::{FileExt, PermissionsExt};
-        const SIZE: u64 = 64 * MIB;
-        let path = std::env::temp_dir().join(format!("pagefork-swap-{}", std::process::id()));
-        let file = std::fs::File::create(&path).unwrap();
-        file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
-        // A swap file has no holes.
-        let zeros = vec![0; MIB as usize];
-        for at in (0..SIZE).step_by(MIB as usize) {
-            file.write_all_at(&zeros, at).unwrap();
-        }
-        // The header of version 1, as mkswap writes it.
-        file.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
-        file.write_all_at(&((SIZE / PAGE - 1) as u32).to_le_bytes(), 1028).unwrap();
-        file.write_all_at(b"SWAPSPACE2", PAGE - 10).unwrap();
-        file.sync_all().unwrap();
-        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a system call with a path.
-        if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
-            return Some(Self(name));
-        }
-        let error = std::io::Error::last_os_error();
-        eprintln!("NOT TESTED: pages in swap space (swapon: {error})");
-        std::fs::remove_file(path).unwrap();
-        None
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        // SAFETY: system calls with a path.
-        unsafe {
-            libc::swapoff(self.0.as_ptr());
-            libc::unlink(self.0.as_ptr());
         }
     }
 }

@@ -190,7 +190,9 @@ pub(crate) fn fault_ns() -> u32 {
 /// }
 /// ```
 pub fn counts_faults_in_memory() -> bool {
-    matches!(Faults::now(), Ok(Faults { count: FaultCount::Ring(_), .. }))
+    // In a forked process the thread begins anew.
+    let _ = ThreadId::current();
+    OF_THREAD.try_with(|own| own.borrow_mut().count_in_memory().is_some()).unwrap_or(false)
 }
 
 #[cfg(test)]

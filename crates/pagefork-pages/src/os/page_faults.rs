@@ -423,6 +423,31 @@ mod tests {
         assert!(!serve_touch((start + PAGE_SIZE) as usize, false));
     }
 
+    /// The kernel ends a copy at a page that has contents already, and says how far it came.
+    #[test]
+    fn a_copy_that_ends_early_is_not_taken_for_the_whole() {
+        if !faults_at_touches() {
+            return eprintln!("NOT TESTED: this kernel raises no signals at touches");
+        }
+        const COUNT: u64 = 4;
+        let bytes = vec![9u8; (COUNT * PAGE_SIZE) as usize];
+        let mut pages = Reservation::new(COUNT * PAGE_SIZE, PAGE_SIZE).unwrap();
+        pages.commit(0..COUNT * PAGE_SIZE).unwrap();
+        let start = pages.start() as u64;
+        let addresses = start..start + COUNT * PAGE_SIZE;
+        let contents = TouchContents::At(bytes.as_ptr().expose_provenance());
+        // SAFETY: the pages are the test's, and stay, as the bytes do.
+        let served =
+            unsafe { PageFaults::new(vec![ServedRange { addresses, contents }], 0) }.unwrap();
+        let give = |page| Pager::give(&*served.of_handler, start + page * PAGE_SIZE, false);
+        assert_eq!(give(2), Giving::Now);
+        assert_eq!(served.give_all(), 3 * PAGE_SIZE);
+        for page in 0..COUNT {
+            let address = (start + page * PAGE_SIZE) as usize;
+            assert_eq!(absent_pages::is_refused(address), Ok(false), "page {page} has no contents");
+        }
+    }
+
     #[cfg(debug_assertions)]
     #[test]
     fn what_does_not_raise_signals_at_touches_is_not_used() {

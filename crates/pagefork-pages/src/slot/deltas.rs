@@ -131,7 +131,7 @@ impl Deltas {
         let guarded = self.guarded.as_ref();
         let guarded_written =
             guarded.and_then(|guarded| guarded.written(pages, &parts().collect::<Vec<_>>()));
-        let unwritten = self.faulted.as_ref().and_then(|faulted| faulted.unwritten(pages));
+        let mut unwritten = self.faulted.as_ref().and_then(|faulted| faulted.unwritten(pages));
         let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
         let Some(of_image) = method(pages.copies_image())? else {
             let of_faults = unwritten.map(|unwritten| {
@@ -161,8 +161,22 @@ impl Deltas {
         let start = pages.start() as u64;
         let offsets = |region: &PageRegion| region.start - start..region.end - start;
         let (regions, kept) = match &known {
-            Some((_, before)) if watches => find_written(pages, of_last, &before.private)?,
-            _ => (find(pages, of_last, watches)?, Vec::new()),
+            Some((_, before)) if watches => find_written(pages, of_last, &before.private, true)?,
+            // There a page becomes private when it is only read.
+            _ if pages.serves_image() => (find(pages, of_last, watches)?, Vec::new()),
+            Some((_, before)) => match (&guarded_written, &unwritten) {
+                (Some(written), _) if written.len() <= RUNS_MAX => {
+                    find_lifted(pages, of_last, &before.private, written)?
+                }
+                (_, Some(still)) if matches!(of_last, Method::Scan { .. }) => {
+                    let still = common(&before.private, still);
+                    let (regions, kept) = find_written(pages, of_last, &still, false)?;
+                    unwritten = Some(kept.clone());
+                    (regions, kept)
+                }
+                _ => (find(pages, of_last, watches)?, Vec::new()),
+            },
+            None => (find(pages, of_last, watches)?, Vec::new()),
         };
         let found = regions.iter().map(offsets).chain(kept);
         let private = joined(found.chain(grown.iter().cloned()).collect());
@@ -385,17 +399,37 @@ fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegi
     Ok(regions)
 }
 
-/// Of a slot whose pages are watched since private ones were found last, as `before` says: those that were written
-/// since, as [`find`] gives them, perhaps with others that were not; and slot offsets of pages that were private and were
-/// not written. They are private still: nothing that an image lies below is given back while they are watched.
+/// The private pages of a slot of which all pages were read-only since private ones were found last, as `before`
+/// says, but for `written`: those among the latter, and slot offsets of the others. What was not written is private if it was so.
+fn find_lifted(
+    pages: &SlotPages,
+    method: Method,
+    before: &[Range<u64>],
+    written: &[Range<u64>],
+) -> Result<(Vec<PageRegion>, Vec<Range<u64>>), PagesError> {
+    let start = pages.start() as u64;
+    let (mut finder, mut regions) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
+    for range in written {
+        finder.find(start + range.start..start + range.end, &mut regions)?;
+    }
+    let parts: Vec<_> = pages.private_image_parts().collect();
+    Ok((regions, without(&common(before, &parts), written)))
+}
+
+/// Of a slot whose pages are write-protected since private ones were found last, as `before` says: those that were
+/// written since, as [`find`] gives them, perhaps with others that were not; and slot offsets of those of `before` that
+/// were not written. They are private still: nothing that an image lies below is given back while it is noted what is
+/// written, and where signals note that, `before` has no page that was given back.
 ///
 /// The kernel says of all pages whether they were written in a fifteenth of the time that it takes to say which ones
 /// are private, so only what was written is asked for that. What was only read, of a file, is watched from the second
-/// time on: else it would count as written each time.
+/// time on if `watches`: else it would count as written each time. Where signals note what is written it does, since
+/// protection would be a signal at its first write.
 fn find_written(
     pages: &SlotPages,
     method: Method,
     before: &[Range<u64>],
+    watches: bool,
 ) -> Result<(Vec<PageRegion>, Vec<Range<u64>>), PagesError> {
     let start = pages.start() as u64;
     let (mut finder, mut present) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
@@ -431,6 +465,10 @@ fn find_written(
     let mut shared = Vec::new();
     for (run, written) in runs {
         let known = regions.len();
+        if !watches {
+            finder.find(run, &mut regions)?;
+            continue;
+        }
         finder.find_and_watch(run.clone(), &mut regions)?;
         let found = regions[known..].iter().filter(is_written);
         if found.map(|region| region.end - region.start).sum::<u64>() < written {
@@ -441,7 +479,12 @@ fn find_written(
     }
     let offsets = |region: &PageRegion| region.start - start..region.end - start;
     let unwritten = present.iter().filter(|region| !is_written(region)).map(offsets).collect();
-    Ok((regions, without(before, &without(before, &joined(unwritten)))))
+    Ok((regions, common(before, &joined(unwritten))))
+}
+
+/// What is in both: ranges, ascending and apart.
+fn common(some: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
+    without(some, &without(some, others))
 }
 
 pub(super) fn of_page(page: u64) -> Range<u64> {

@@ -9,7 +9,7 @@ use pagefork_pages::{DeltaTracker, Discarded, notes_writes};
 
 use super::*;
 
-const TRACKERS: [DeltaTracker; 4] =
+pub(super) const TRACKERS: [DeltaTracker; 4] =
     [DeltaTracker::Compare, DeltaTracker::Writes, DeltaTracker::Protect, DeltaTracker::Fault];
 
 pub(super) fn tracked(deltas: DeltaTracker, reset: ResetKind) -> pagefork_pages::Strategies {
@@ -56,13 +56,22 @@ impl<'a> Run<'a> {
         Self::by(case, &tracked(deltas, reset), format!("{}, {deltas}, {reset}", case.name))
     }
 
-    fn by(case: &'a Case, strategies: &pagefork_pages::Strategies, what: String) -> Self {
+    pub(super) fn by(
+        case: &'a Case,
+        strategies: &pagefork_pages::Strategies,
+        what: String,
+    ) -> Self {
         handle_refused_writes();
         let slot = case.spawn(strategies);
         let tracker = slot.delta_tracker().unwrap();
         let (last, then, patches, left_out) = (None, Vec::new(), Vec::new(), Vec::new());
         let form = ImageForm::Whole;
         Self { case, slot, what, tracker, last, then, patches, left_out, form }
+    }
+
+    /// After a reset: the next snapshot is a delta of none that was taken.
+    pub(super) fn begin_anew(&mut self) {
+        (self.last, self.then) = (None, Vec::new());
     }
 
     pub(super) fn place(&self, page: u64) -> u64 {
