@@ -13,12 +13,13 @@ mod tokens;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 use pagefork_node::{
-    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageHolder, PageTimes,
-    ServeEvent, ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
+    FoundImage, GuestClock, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes,
+    PageHolder, PageTimes, ServeEvent, ServeOptions, StartEvent, StartOptions, ThreadClock,
+    fetch_image, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -72,7 +73,7 @@ pub(crate) fn start(
     images: &ImageStore,
     arguments: &ComingArguments,
 ) -> Result<NamedImage, String> {
-    let began = Instant::now();
+    let began = ThreadClock::start();
     let (peer, own, signers) = source(node)?;
     let others = arguments.from_also.iter().map(|other| holder(other, arguments.node_timeout));
     let others = others.collect::<Result<_, String>>()?;
@@ -105,21 +106,15 @@ pub(crate) fn start(
     match start_image(&peer, &own, image, images, &signers, &options) {
         Ok(FoundImage::Here(image)) => {
             if arguments.report {
-                let time = began.elapsed().as_secs_f64() * 1e3;
+                let time = began.spent().wall.as_secs_f64() * 1e3;
                 output::say(format_args!("{name}: all of it is in the store, after {time:.2} ms"));
             }
             Ok(here(image))
         }
         Ok(FoundImage::Coming(coming)) => {
-            let is_reported = arguments.report;
-            Ok(NamedImage::Coming {
-                name,
-                coming,
-                began,
-                loaded: None,
-                compiled: None,
-                is_reported,
-            })
+            let guests = arguments.report.then(|| GuestClock::new(coming.image()));
+            let (loaded, compiled) = (None, None);
+            Ok(NamedImage::Coming { name, coming, began, loaded, compiled, guests })
         }
         Err(error) => Err(format!("{name}: {error}")),
     }

@@ -348,7 +348,7 @@ impl ArrivingProgram {
                     if let (Some((program, ready)), Some(place)) = (ready.take(), self.place.take())
                     {
                         place.fill(&program);
-                        program.run(ready)?;
+                        program.run(ready, Arc::clone(&node.options().say))?;
                     }
                     None
                 }

@@ -95,6 +95,7 @@ pub struct IncompletePages {
     wanted: SignalFile,
     waits: AtomicU64,
     waited_nanoseconds: AtomicU64,
+    blocked_nanoseconds: AtomicU64,
     maps: Mutex<Maps>,
     is_whole: AtomicBool,
     process: u64,
@@ -122,6 +123,9 @@ pub struct ResidencyCounts {
     /// How long threads have waited for each of these, all together: one that waits for several at once
     /// waits for each.
     pub waited: Duration,
+    /// How long threads could not go on for want of groups, all together: one that waits for several at
+    /// once waits once, so that this is no longer than those threads have run.
+    pub blocked: Duration,
 }
 
 impl IncompletePages {
@@ -165,6 +169,7 @@ impl IncompletePages {
             wanted: SignalFile::new()?,
             waits: AtomicU64::new(0),
             waited_nanoseconds: AtomicU64::new(0),
+            blocked_nanoseconds: AtomicU64::new(0),
             maps: Mutex::new(Maps { alias: ManuallyDrop::new(alias), registered: Vec::new() }),
             is_whole: AtomicBool::new(false),
             process: this_process(),
@@ -356,6 +361,7 @@ impl IncompletePages {
             poisoned: self.residency.poisoned(),
             waits: self.waits.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed)),
+            blocked: Duration::from_nanos(self.blocked_nanoseconds.load(Ordering::Relaxed)),
         }
     }
 
@@ -433,7 +439,12 @@ impl IncompletePages {
         if is_new {
             self.wanted.raise();
         }
-        awaited.into_iter().try_for_each(|group| self.wait_for(group, began))
+        if awaited.is_empty() {
+            return Ok(());
+        }
+        let waited = awaited.into_iter().try_for_each(|group| self.wait_for(group, began));
+        self.note_blocked(began);
+        waited
     }
 
     /// Waits for bytes and reads them.
@@ -490,7 +501,14 @@ impl IncompletePages {
         if self.ask(group) {
             self.wanted.raise();
         }
-        self.wait_for(group, began)
+        let waited = self.wait_for(group, began);
+        self.note_blocked(began);
+        waited
+    }
+
+    /// This thread could not go on since then.
+    fn note_blocked(&self, began: Instant) {
+        self.blocked_nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Asks for a group unless it is here or was asked for.
