@@ -3,7 +3,8 @@
 //! all samples in `results` of Cargo's target directory. With `--record`, a table
 //! also replaces what `RESULTS.md` or `STRATEGIES.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
 //! and the samples are kept in `samples/DATE/NAME.tsv` beside it, in several files if they are many. Drawings are left beside the
-//! samples, or where `--plots` says. `--threads 1,8,64` says how many threads do the same at a time in
+//! samples, or where `--plots` says; with `--record`, the one in `docs/plots` is replaced too. `--redraw DIRECTORY` measures nothing, and
+//! draws what was recorded there anew, in `docs/plots`. `--threads 1,8,64` says how many threads do the same at a time in
 //! benchmarks of threads.
 //!
 //! `--signatures [COUNT [SEED]]` calls functions of random types and compares bits, and measures nothing.
@@ -66,6 +67,16 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             "--plots" => plots = arguments.next().map(PathBuf::from),
+            "--redraw" => {
+                let directory = arguments.next().unwrap_or_default();
+                return match redraw(Path::new(&directory)) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => {
+                        eprintln!("nothing is drawn of {directory:?}: {error}");
+                        ExitCode::FAILURE
+                    }
+                };
+            }
             "--threads" => match threads(&arguments.next().unwrap_or_default()) {
                 Some(threads) => options.threads = threads,
                 None => {
@@ -132,7 +143,34 @@ fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
         };
         std::fs::write(directory.join(file), text)?;
     }
-    Ok(())
+    // A drawing that a document shows is of the table beside it.
+    let drawing = documented_plots().join(name).with_extension("svg");
+    match &report.plot {
+        Some(plot) if drawing.exists() => std::fs::write(drawing, plot),
+        _ => Ok(()),
+    }
+}
+
+/// Where the drawings of documents are.
+fn documented_plots() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plots")
+}
+
+/// Draws what was recorded in a directory: of `postcopy`, whose drawing says nothing that its samples do not.
+fn redraw(directory: &Path) -> std::io::Result<()> {
+    let mut samples = std::fs::read_to_string(directory.join("postcopy.tsv"))?;
+    // Many samples are in several files.
+    for part in 2.. {
+        match std::fs::read_to_string(directory.join(format!("postcopy-{part}.tsv"))) {
+            Ok(more) => samples += &more,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let plot = pagefork_bench::postcopy::redrawn(&samples);
+    let plot =
+        plot.ok_or_else(|| std::io::Error::other("there are no samples of what is drawn"))?;
+    std::fs::write(documented_plots().join("postcopy.svg"), plot)
 }
 
 /// Samples as files of no more lines than any file here has.

@@ -232,6 +232,11 @@ fn bench(host: &Host) -> Result<Outcome> {
     cargo.env("PAGEFORK_GUESTS", host.guests());
     // One target directory: what both workspaces depend on is built once.
     cargo.env("CARGO_TARGET_DIR", &host.target);
+    // The tests have built it; without it a row is left out.
+    let command = host.target.join("debug/pagefork");
+    if command.exists() {
+        cargo.env("PAGEFORK_COMMAND", command);
+    }
     host::check(&mut limited(host, cargo))?;
     Ok(passed())
 }

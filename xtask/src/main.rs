@@ -90,7 +90,7 @@ fn bench(host: &host::Host, arguments: &[&str]) -> Result {
     let mut rest = arguments.iter();
     while let Some(&argument) = rest.next() {
         match argument {
-            "--plots" | "--threads" => {
+            "--plots" | "--threads" | "--redraw" => {
                 options.push(argument);
                 options.extend(rest.next());
             }
@@ -105,8 +105,15 @@ fn bench(host: &host::Host, arguments: &[&str]) -> Result {
         cargo.args(["run", "--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
         cargo.args(["--features", features, "--"]).args(&options).args(names);
         cargo.env("PAGEFORK_GUESTS", host.guests());
+        cargo.env("PAGEFORK_COMMAND", host.target.join("release/pagefork"));
         host::check(&mut cargo)
     };
+    if names.is_empty() || others.contains(&"first") {
+        // What it measures from the shell.
+        let mut cargo = host.cargo();
+        cargo.args(["build", "--release", "--locked", "--package", "pagefork-cli"]);
+        host::check(&mut cargo)?;
+    }
     if names.is_empty() || others.contains(&"pageman") {
         match pageman::build_measured(host) {
             // Half a table is not recorded.

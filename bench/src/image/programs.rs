@@ -29,7 +29,7 @@ pub(crate) const INPUT: &str = "7\n";
 pub(crate) const ANSWER: &[u8] = b"{\"n\": 42}\n";
 
 /// Signs what is saved here, and is trusted.
-pub(super) fn key() -> SecretKey {
+pub(crate) fn key() -> SecretKey {
     SecretKey::from_seed([0x2f; 32])
 }
 

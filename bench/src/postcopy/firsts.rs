@@ -10,6 +10,7 @@ use super::network::{Namespaces, Scratch};
 use super::parts::{self, Way};
 use super::processes::Server;
 use super::relay::Trouble;
+use super::shell;
 use super::table::Table;
 use super::{AS_FAST_AS_IT_GOES, FAR, GIB, NO_DELAY, NO_TROUBLE, first, prepared};
 
@@ -35,6 +36,9 @@ pub fn first_instruction(size: Size) -> Report {
             small(scratch.path(), &mut table, &[Way::Push, Way::Copy]);
         }
     }
+    if shell::command().is_none() {
+        notes.push(shell::missing());
+    }
     let mut text = table.markdown(&[], |_, _| Vec::new());
     for note in &notes {
         text += &format!("\n{note}\n");
@@ -52,6 +56,11 @@ fn small(directory: &Path, table: &mut Table, ways: &[Way]) {
         for way in ways {
             let keys = [name, "small", way.name()].map(str::to_owned).to_vec();
             table.add(keys, &first::run(*way, &PAGES.to_string(), served, directory));
+        }
+        for way in from_shell(ways) {
+            let way_name = shell::name(way);
+            let keys = [name, "small", &way_name[..]].map(str::to_owned).to_vec();
+            table.add(keys, &shell::run(way, &PAGES.to_string(), served, directory));
         }
     }
 }
@@ -91,10 +100,21 @@ fn large(directory: &Path, table: &mut Table) -> Result<Option<String>, String> 
                     let keys = [name, image, way.name()].map(str::to_owned).to_vec();
                     table.add(keys, &server.first(*way, &what));
                 }
+                for way in from_shell(ways) {
+                    let way_name = shell::name(way);
+                    let keys = [name, *image, &way_name[..]].map(str::to_owned).to_vec();
+                    table.add(keys, &server.from_shell(way, &what));
+                }
             }
         }
     }
     Ok((images.len() == 1).then(|| "Skipped: CPython, which was not fetched.".to_owned()))
+}
+
+/// Of these ways those by which the command starts programs, if it is known where it is.
+fn from_shell(ways: &[Way]) -> impl Iterator<Item = Way> {
+    let command = shell::command();
+    [Way::Tls, Way::Quic].into_iter().filter(move |way| command.is_some() && ways.contains(way))
 }
 
 /// How often each is run, and what copies all first.

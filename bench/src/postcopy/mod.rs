@@ -12,6 +12,7 @@ mod parts;
 mod peers;
 mod processes;
 mod relay;
+mod shell;
 mod table;
 
 use std::path::Path;
@@ -32,7 +33,7 @@ use layers::Without;
 use limited::MemoryLimit;
 use network::{Line, Namespaces, Scratch};
 use pages::Pattern;
-use parts::{COLUMNS, Run, Way};
+use parts::{COLUMNS, Run, WALL_COLUMNS, Way};
 use processes::Server;
 use relay::Trouble;
 use table::{Row, Table};
@@ -140,6 +141,18 @@ const SPARSE_KEYS: [&str; 5] = ["network", "pages", "touched", "order", "without
 /// Bytes a second of [`GIGABIT`].
 const GIGABIT_BYTES: f64 = 125e6;
 
+/// What the table of processors shows.
+const CPU_COLUMNS: [&str; 8] = [
+    "init CPU",
+    "its CPU",
+    "network CPU",
+    "server CPU",
+    "handle CPU",
+    "IO CPU",
+    "CPU here",
+    "CPU there",
+];
+
 /// What is measured, and what there is to say of it.
 struct Tables {
     touches: Table,
@@ -157,7 +170,7 @@ struct Tables {
 pub fn run(size: Size) -> Report {
     let scratch = Scratch::new();
     let mut tables = Tables {
-        touches: Table::new("postcopy", &["network", "pages", "order", "way"], &COLUMNS),
+        touches: touches(),
         layers: Table::new("postcopy", &["network", "pages", "order", "without"], &COLUMNS),
         sparse: Table::new("postcopy", &SPARSE_KEYS, &COLUMNS),
         forks: Table::new("postcopy", &["pages", "way"], &["forks a second", "of a local image"]),
@@ -177,6 +190,18 @@ pub fn run(size: Size) -> Report {
         }
     }
     tables.report()
+}
+
+/// The table of who touches pages.
+fn touches() -> Table {
+    Table::new("postcopy", &["network", "pages", "order", "way"], &COLUMNS)
+}
+
+/// The drawing of samples that were recorded.
+pub fn redrawn(samples: &str) -> Option<String> {
+    let mut touches = touches();
+    touches.read(samples);
+    plot(&touches)
 }
 
 /// Without namespaces and processes: over the loopback device, in this process.
@@ -377,40 +402,20 @@ impl Tables {
         self.sparse.add(keys.map(str::to_owned).to_vec(), values);
     }
 
-    /// How the time grows with the pages, in order and without delay.
-    fn plot(&self) -> Option<String> {
-        let curve = |way: Way| {
-            let is_it = |row: &&Row| {
-                [NO_DELAY, "loopback"].contains(&&row.keys[0][..])
-                    && row.keys[2] == Pattern::InOrder.name()
-                    && row.keys[3] == way.name()
-            };
-            let times = [column("init"), column("toucher")];
-            let rows = self.touches.rows().iter().filter(is_it);
-            let points = rows.filter_map(|row| {
-                let times = row.percentiles(&times)?;
-                Some((row.keys[1].parse().ok()?, times.map(|ms| ms * 1e6)))
-            });
-            let mut points: Vec<(f64, [f64; 3])> = points.collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let is_ours = way != Way::Pages;
-            Curve { name: way.name().to_owned(), is_ours, points }
-        };
-        let curves = [Way::Tls, Way::Quic, Way::Pages].map(curve);
-        let is_empty = curves.iter().all(|curve| curve.points.is_empty());
-        let title = "cargo xtask bench postcopy: until all pages were touched, in order";
-        let what = "pages (median, tenth to ninetieth percentile)";
-        (!is_empty).then(|| plot::curves(title, what, &curves))
-    }
-
     fn report(&self) -> Report {
         let more = ["unseen %", "wire / image", "% of 1 Gbit/s", "times quicker"];
-        let mut text = self.touches.markdown(&more, further);
+        let wall: Vec<usize> = WALL_COLUMNS.collect();
+        let mut text = self.touches.markdown_of(&wall, &more, further);
+        let cpu = CPU_COLUMNS.map(column);
+        text +=
+            &format!("\nOf a processor:\n\n{}", self.touches.markdown_of(&cpu, &[], |_, _| vec![]));
         let mut samples = self.touches.raw();
         samples += &self.layers.raw();
         samples += &self.sparse.raw();
-        text += &format!("\n{}", self.layers.markdown(&["times as long"], beside_all));
-        text += &format!("\n{}", self.sparse.markdown(&["wire / touched"], beside_touched));
+        let layers = self.layers.markdown_of(&wall, &["times as long"], beside_all);
+        text += &format!("\n{layers}");
+        let sparse = self.sparse.markdown_of(&wall, &["wire / touched"], beside_touched);
+        text += &format!("\n{sparse}");
         for table in [&self.forks, &self.crowds] {
             samples += &table.raw();
             text += &format!("\n{}", table.markdown(&[], |_, _| Vec::new()));
@@ -418,8 +423,34 @@ impl Tables {
         for note in &self.notes {
             text += &format!("\n{note}\n");
         }
-        Report { text, samples, plot: self.plot() }
+        Report { text, samples, plot: plot(&self.touches) }
     }
+}
+
+/// How the time grows with the pages, in order and without delay.
+fn plot(touches: &Table) -> Option<String> {
+    let curve = |way: Way| {
+        let is_it = |row: &&Row| {
+            [NO_DELAY, "loopback"].contains(&&row.keys[0][..])
+                && row.keys[2] == Pattern::InOrder.name()
+                && row.keys[3] == way.name()
+        };
+        let times = [column("init"), column("toucher")];
+        let rows = touches.rows().iter().filter(is_it);
+        let points = rows.filter_map(|row| {
+            let times = row.percentiles(&times)?;
+            Some((row.keys[1].parse().ok()?, times.map(|ms| ms * 1e6)))
+        });
+        let mut points: Vec<(f64, [f64; 3])> = points.collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let is_ours = way != Way::Pages;
+        Curve { name: way.name().to_owned(), is_ours, points }
+    };
+    let curves = [Way::Tls, Way::Quic, Way::Pages].map(curve);
+    let is_empty = curves.iter().all(|curve| curve.points.is_empty());
+    let title = "cargo xtask bench postcopy: until all pages were touched, in order";
+    let what = "pages (median, tenth to ninetieth percentile)";
+    (!is_empty).then(|| plot::curves(title, what, &curves))
 }
 
 /// From nothing until all was touched, in milliseconds.

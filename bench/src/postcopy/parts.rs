@@ -16,6 +16,7 @@ use pagefork_node::{
     FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeTimes, ServeOptions, StartOptions,
     Transport, fetch_image, start_image,
 };
+use pagefork_wasi::{ProgramState, WasiCtx};
 
 use super::layers::Without;
 use super::pages::{PAGE, Pattern, check, check_page, fill, mask, module};
@@ -119,7 +120,7 @@ impl Run {
 }
 
 /// What a run took, in milliseconds or as it is said.
-pub(super) const COLUMNS: [&str; 14] = [
+pub(super) const COLUMNS: [&str; 19] = [
     "init",
     "toucher",
     "its CPU",
@@ -134,7 +135,16 @@ pub(super) const COLUMNS: [&str; 14] = [
     "CPU there",
     "all here",
     "wire MiB",
+    // What each part takes of a processor, in a table of its own.
+    "init CPU",
+    "network CPU",
+    "server CPU",
+    "handle CPU",
+    "IO CPU",
 ];
+
+/// Of the columns those of which the first table has a part's time as it passes.
+pub(super) const WALL_COLUMNS: std::ops::Range<usize> = 0..14;
 
 /// A value for each of [`COLUMNS`]; not a number where nobody knows.
 pub(super) type Values = [f64; COLUMNS.len()];
@@ -178,7 +188,11 @@ pub(super) fn prepare(directory: &Path, pages: u32) {
     }
     let images = there(directory);
     let signers = [key(3)];
-    let options = SaveOptions::new().sign_with(&signers);
+    // As a program's, so that the command goes on from it, too.
+    let ctx = WasiCtx::builder().build().expect("it has nothing");
+    let wasi = ctx.save().expect("nothing is open");
+    let state = ProgramState { wasi, written: Vec::new() }.to_bytes().expect("it can be written");
+    let options = SaveOptions::new().state(state).sign_with(&signers);
     let image = store.snapshot().and_then(|snapshot| snapshot.save(&images, options));
     let image = image.expect("there is room");
     images.set_name(&name(pages), image).expect("a good name");
@@ -316,7 +330,7 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let plan = run.without.plan();
     let options = StartOptions { keep: false, recall, plan, ..StartOptions::default() };
     let linker = Linker::new(module.engine());
-    let (began, before_wire) = (Instant::now(), received());
+    let (began, before_wire, init) = (Instant::now(), received(), process_cpu());
     let found = start_image(&peer, &key(2), &name(run.pages), &images, &trusted, &options);
     let FoundImage::Coming(coming) = found.expect("it is there") else {
         panic!("the image came whole");
@@ -327,6 +341,7 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let mut ready = Ready::new(pre.spawn(()).expect("a slot"));
     let first = began.elapsed();
     let (before, spent) = (coming.image().residency(), process_cpu());
+    let init = spent - init;
     let (toucher, own) = ready.touch(run);
     let (residency, spent) = (coming.image().residency(), process_cpu() - spent);
     let image = Arc::clone(coming.image());
@@ -368,16 +383,22 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
         f64::NAN,
         milliseconds(whole),
         wire,
+        milliseconds(init),
+        milliseconds(report.cpu.network),
+        milliseconds(report.cpu.server),
+        milliseconds(report.cpu.handle),
+        milliseconds(report.cpu.install),
     ]
 }
 
 fn a_page_at_a_time(run: &Run, served: Served, module: &Module) -> Values {
-    let (began, wire) = (Instant::now(), received());
+    let (began, wire, init) = (Instant::now(), received(), process_cpu());
     let mut ready = fresh(module);
     let start = ready.start();
     let (faults, events) = peers::faults_of(start, run.pages).expect("userfaultfd");
     let first = began.elapsed();
     let spent = process_cpu();
+    let init = spent - init;
     let (toucher, own, times) = thread::scope(|scope| {
         let handler = scope.spawn(move || {
             peers::fetch_pages(served.pages, faults, events, start, run.pages, run.timeout)
@@ -408,6 +429,11 @@ fn a_page_at_a_time(run: &Run, served: Served, module: &Module) -> Values {
         f64::NAN,
         milliseconds(whole),
         wire,
+        milliseconds(init),
+        milliseconds(times.cpu.network),
+        milliseconds(times.cpu.server),
+        milliseconds(times.cpu.handle),
+        milliseconds(times.cpu.io),
     ]
 }
 
@@ -441,6 +467,7 @@ fn copied(run: &Run, served: Served, directory: &Path, module: &Module) -> Value
 /// All pages are here, and are touched.
 fn all_before(run: &Run, ready: &mut Ready, began: Instant, wire: f64, spent: Duration) -> Values {
     let first = began.elapsed();
+    let init = process_cpu() - spent;
     let (toucher, own) = ready.touch(run);
     let spent = process_cpu() - spent;
     let whole = began.elapsed();
@@ -449,7 +476,11 @@ fn all_before(run: &Run, ready: &mut Ready, began: Instant, wire: f64, spent: Du
     let rest = milliseconds(toucher.saturating_sub(own));
     let (first, toucher, own) = (milliseconds(first), milliseconds(toucher), milliseconds(own));
     let (spent, whole) = (milliseconds(spent), milliseconds(whole));
-    [first, toucher, own, 0.0, 0.0, 0.0, 0.0, 0.0, rest, 0.0, spent, f64::NAN, whole, wire]
+    let none = f64::NAN;
+    let init = milliseconds(init);
+    let parts = [first, toucher, own, 0.0, 0.0, 0.0, 0.0, 0.0, rest, 0.0, spent, none, whole, wire];
+    let cpu = [init, none, none, none, none];
+    std::array::from_fn(|column| parts.iter().chain(&cpu).nth(column).copied().unwrap_or(none))
 }
 
 pub(super) fn fresh(module: &Module) -> Ready {

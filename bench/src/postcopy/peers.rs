@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use super::pages::PAGE;
 use crate::kernel::{Delivery, Events, Mode, Userfault};
 
-/// A question has the page's address, an answer also how long it has taken the server.
-const HEADER: usize = 16;
+/// A question has the page's address, an answer also how long it has taken the server, and what the server
+/// has taken of a processor since the answer before.
+const HEADER: usize = 24;
+const QUESTION: usize = 16;
 
 /// How long a page is asked for.
 const LOST: Duration = Duration::from_secs(10);
@@ -24,13 +26,17 @@ pub(super) fn serve_pages(ip: IpAddr, file: Arc<File>) -> io::Result<SocketAddr>
     let address = socket.local_addr()?;
     thread::spawn(move || {
         let mut answer = [0; HEADER + PAGE];
-        while let Ok((size, from)) = socket.recv_from(&mut answer[..HEADER]) {
+        let mut cpu = thread_cpu();
+        while let Ok((size, from)) = socket.recv_from(&mut answer[..QUESTION]) {
             let began = Instant::now();
             let Some(offset) = answer[..size].first_chunk() else { continue };
             let offset = u64::from_le_bytes(*offset);
             if file.read_exact_at(&mut answer[HEADER..], offset).is_ok() {
                 let took = began.elapsed().as_nanos() as u64;
-                answer[8..HEADER].copy_from_slice(&took.to_le_bytes());
+                let before = std::mem::replace(&mut cpu, thread_cpu());
+                let spent = (cpu - before).as_nanos() as u64;
+                answer[8..16].copy_from_slice(&took.to_le_bytes());
+                answer[16..HEADER].copy_from_slice(&spent.to_le_bytes());
                 let _ = socket.send_to(&answer, from);
             }
         }
@@ -66,7 +72,19 @@ pub(super) struct HandlerTimes {
     pub(super) io: Duration,
     /// The rest, from the news of a fault on.
     pub(super) handle: Duration,
-    pub(super) cpu: Duration,
+    pub(super) cpu: HandlerCpu,
+}
+
+/// What the same has taken of a processor.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct HandlerCpu {
+    /// Sending and receiving.
+    pub(super) network: Duration,
+    /// The server's thread, from each answer to the next.
+    pub(super) server: Duration,
+    pub(super) io: Duration,
+    /// The rest, the news of faults among it.
+    pub(super) handle: Duration,
 }
 
 /// Tells of faults on pages that are missing from an address on.
@@ -91,13 +109,14 @@ pub(super) fn fetch_pages(
     socket.connect(server)?;
     socket.set_read_timeout(Some(timeout))?;
     let mut times = HandlerTimes::default();
-    let cpu = thread_cpu();
+    let begun = thread_cpu();
     for _ in 0..pages {
         let address = events.next()? & !(PAGE as u64 - 1);
         let began = Instant::now();
         let offset = address - start;
         let question = [offset.to_le_bytes(), [0; 8]].concat();
         let mut answer = [0; HEADER + PAGE];
+        let cpu_asked = thread_cpu();
         let asked = Instant::now();
         'lost: loop {
             if asked.elapsed() > LOST {
@@ -115,8 +134,12 @@ pub(super) fn fetch_pages(
             }
         }
         let came = Instant::now();
-        let server = u64::from_le_bytes(*answer[8..].first_chunk().expect("eight bytes"));
-        let server = Duration::from_nanos(server);
+        let cpu_came = thread_cpu();
+        let told = |at: usize| {
+            let nanoseconds = answer[at..].first_chunk().expect("eight bytes");
+            Duration::from_nanos(u64::from_le_bytes(*nanoseconds))
+        };
+        let server = told(8);
         times.server += server;
         times.network += (came - asked).saturating_sub(server);
         let copying = Instant::now();
@@ -124,8 +147,11 @@ pub(super) fn fetch_pages(
         let done = Instant::now();
         times.io += done - copying;
         times.handle += (asked - began) + (copying - came);
+        times.cpu.network += cpu_came - cpu_asked;
+        times.cpu.server += told(16);
+        times.cpu.io += thread_cpu() - cpu_came;
     }
-    times.cpu = thread_cpu() - cpu;
+    times.cpu.handle = thread_cpu() - begun - times.cpu.network - times.cpu.io;
     Ok(times)
 }
 

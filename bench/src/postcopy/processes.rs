@@ -11,6 +11,7 @@ use super::limited::MemoryLimit;
 use super::network::Namespaces;
 use super::parts::{self, COLUMNS, Run, Served, Values, Way};
 use super::relay::Trouble;
+use super::shell;
 
 /// A memory node at one end of the line. It ends with its input.
 pub(super) struct Server<'a> {
@@ -108,6 +109,11 @@ impl<'a> Server<'a> {
         self.ask("first", [way.name(), what])
     }
 
+    /// By the command.
+    pub(super) fn from_shell(&self, way: Way, what: &str) -> Vec<f64> {
+        self.ask("shell", [way.name(), what])
+    }
+
     pub(super) fn forks(&self, way: Way, pages: u32) -> Vec<f64> {
         self.ask("forks", [way.name(), &pages.to_string()])
     }
@@ -163,6 +169,10 @@ pub fn part(arguments: &[&str]) {
         ["first", directory, way, what, ref served @ ..] if served.len() == 4 => {
             let (way, served) = (Way::of_name(way), Served::of_words(served));
             print(&first::run(way, what, served, Path::new(directory)));
+        }
+        ["shell", directory, way, what, ref served @ ..] if served.len() == 4 => {
+            let (way, served) = (Way::of_name(way), Served::of_words(served));
+            print(&shell::run(way, what, served, Path::new(directory)));
         }
         ["crowd", directory, pages, ref served @ ..] if served.len() == 4 => {
             let pages = pages.parse().expect("a number");

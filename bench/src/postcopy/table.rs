@@ -45,18 +45,45 @@ impl Table {
     }
 
     pub(super) fn add(&mut self, keys: Vec<String>, values: &[f64]) {
-        let row = match self.rows.iter_mut().position(|row| row.keys == keys) {
-            Some(row) => &mut self.rows[row],
-            None => {
-                self.rows.push(Row { keys, samples: Vec::new() });
-                self.rows.last_mut().expect("it was put there")
-            }
-        };
+        let row = self.row(keys);
+        let row = &mut self.rows[row];
         row.samples.push(values.to_vec());
         // Measuring takes minutes: show that it goes on.
         let medians: Vec<String> =
             (0..self.columns.len()).map(|column| shown(row.median(column))).collect();
         eprintln!("{}: {}", row.keys.join(", "), medians.join(" "));
+    }
+
+    /// What was [kept](Self::raw) of this table, all samples of a cell in a line; what is of another one is left out.
+    pub(super) fn read(&mut self, kept: &str) {
+        for line in kept.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [name, keys @ .., column, values] = &fields[..] else { continue };
+            let column = self.columns.iter().position(|known| known == column);
+            let (true, true, Some(column)) =
+                (*name == self.name, keys.len() == self.keys.len(), column)
+            else {
+                continue;
+            };
+            let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+            let row = self.row(keys);
+            let nothing = vec![f64::NAN; self.columns.len()];
+            for (number, value) in values.split(' ').enumerate() {
+                let Ok(value) = value.parse() else { continue };
+                let samples = &mut self.rows[row].samples;
+                samples.resize(samples.len().max(number + 1), nothing.clone());
+                samples[number][column] = value;
+            }
+        }
+    }
+
+    /// Where the row with these keys is.
+    fn row(&mut self, keys: Vec<String>) -> usize {
+        let known = self.rows.iter().position(|row| row.keys == keys);
+        known.unwrap_or_else(|| {
+            self.rows.push(Row { keys, samples: Vec::new() });
+            self.rows.len() - 1
+        })
     }
 
     pub(super) fn rows(&self) -> &[Row] {
@@ -79,10 +106,22 @@ impl Table {
         more: &[&str],
         further: impl Fn(&Self, &Row) -> Vec<f64>,
     ) -> String {
-        let head = [self.keys, self.columns, more].concat();
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        self.markdown_of(&all, more, further)
+    }
+
+    /// The same of some columns.
+    pub(super) fn markdown_of(
+        &self,
+        columns: &[usize],
+        more: &[&str],
+        further: impl Fn(&Self, &Row) -> Vec<f64>,
+    ) -> String {
+        let names: Vec<&str> = columns.iter().map(|column| self.columns[*column]).collect();
+        let head = [self.keys, &names, more].concat();
         let mut text = format!("| {} |\n|{}\n", head.join(" | "), " --- |".repeat(head.len()));
         for row in &self.rows {
-            let medians = (0..self.columns.len()).map(|column| row.median(column));
+            let medians = columns.iter().map(|column| row.median(*column));
             let cells = medians.chain(further(self, row)).map(shown);
             let cells: Vec<String> = row.keys.iter().cloned().chain(cells).collect();
             let _ = writeln!(text, "| {} |", cells.join(" | "));
@@ -113,5 +152,27 @@ fn shown(value: f64) -> String {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_of_a_table_is_read_and_what_is_of_another_is_not() {
+        let table = || Table::new("a", &["network", "way"], &["init", "toucher"]);
+        let mut read = table();
+        read.read("a\tfar\tTLS\tinit\t1.5 2.5\na\tfar\tTLS\ttoucher\t7 9\n");
+        read.read("b\tfar\tTLS\tinit\t1\na\tTLS\tinit\t1\na\tnear\tTLS\twire\t1\n");
+        let mut made = table();
+        let keys = || ["far", "TLS"].map(str::to_owned).to_vec();
+        made.add(keys(), &[1.5, 7.0]);
+        made.add(keys(), &[2.5, 9.0]);
+        assert_eq!(read.raw(), made.raw());
+        assert_eq!(
+            read.markdown_of(&[1], &[], |_, _| vec![]),
+            "| network | way | toucher |\n| --- | --- | --- |\n| far | TLS | 8.00 |\n"
+        );
     }
 }

@@ -19,7 +19,7 @@ use crate::arguments::{
     EnvironmentArguments, ForkArguments, ProgramArguments, SessionArguments, UnknownImports,
     is_stdin,
 };
-use crate::captured::{self, restore};
+use crate::captured::{self, NamedImage, restore};
 use crate::program::{self, Loader};
 use crate::{output, run};
 
@@ -50,12 +50,18 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
     let last = Mutex::new(None);
     let board = Board { state: Mutex::default(), changed: Condvar::new() };
     let inputs = Mutex::new((0u64, &mut *inputs));
+    let guests = image.as_ref().and_then(NamedImage::guests);
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some((number, input)) = next_input(&inputs, &board) {
                     board.wait_for_turn(number, jobs as u64);
-                    board.put(number, run_fork(arguments, &program, number, input, &last));
+                    let run = || run_fork(arguments, &program, number, input, &last);
+                    let printed = match &guests {
+                        Some(guests) => guests.run(run),
+                        None => run(),
+                    };
+                    board.put(number, printed);
                 }
             });
         }

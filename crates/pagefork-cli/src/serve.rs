@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagefork::{Config, Engine, Store, StrategyConfig};
+use pagefork_node::GuestClock;
 use pagefork_serve::cgi::VariableOptions;
 use pagefork_serve::{
-    AccessFormat, LogHandle, LogOutput, Program, ProgramOptions, Server, Severity, Signals,
-    StopHandle, record,
+    AccessFormat, Failure, Handler, LogHandle, LogOutput, PoolGauges, Program, ProgramOptions,
+    Request, ResponseWriter, Server, Severity, Signals, StopHandle, record,
 };
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
@@ -43,7 +44,12 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
         .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     let file = arguments.program.file();
     let (program, image) = make_program(arguments)?;
-    let server = starting.serve(program).map_err(|error| error.to_string())?;
+    let guests = image.as_ref().and_then(NamedImage::guests);
+    let serving = match guests {
+        Some(guests) => starting.serve(CountedProgram { program, guests }),
+        None => starting.serve(program),
+    };
+    let server = serving.map_err(|error| error.to_string())?;
     serves.store(true, Ordering::SeqCst);
     say(
         Severity::Info,
@@ -57,6 +63,22 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
     match summary.left {
         0 => Ok(ExitCode::SUCCESS),
         left => Err(format!("{left} requests could not be interrupted")),
+    }
+}
+
+/// A program of which is counted what its requests take.
+struct CountedProgram {
+    program: Program,
+    guests: GuestClock,
+}
+
+impl Handler for CountedProgram {
+    fn handle(&self, request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+        self.guests.run(|| self.program.handle(request, response))
+    }
+
+    fn pool(&self) -> Option<PoolGauges> {
+        self.program.pool()
     }
 }
 

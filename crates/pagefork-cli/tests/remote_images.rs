@@ -144,6 +144,12 @@ fn a_hundred_forks_of_an_image_of_another_node_fetch_each_page_once() {
     let sum = |column| LAYERS.iter().map(|layer| number::<u64>(&ended.stderr, layer, column)).sum();
     let (asked, arrived): (u64, u64) = (sum(1), sum(2));
     assert_eq!((asked, arrived), (all, all), "each group is asked for once: {}", ended.stderr);
+    // Several run at once: their times are told together.
+    assert!(ended.stderr.contains(": 100 runs of guests: "), "{}", ended.stderr);
+    let (wall, cpu) =
+        (number::<f64>(&ended.stderr, "guests", 1), number::<f64>(&ended.stderr, "guests", 3));
+    assert!(cpu > 0.0 && cpu <= wall, "{}", ended.stderr);
+    assert!(milliseconds(&ended.stderr, ", waited ") <= wall, "{}", ended.stderr);
 }
 
 /// The milliseconds that stand behind these words.
@@ -167,7 +173,23 @@ fn the_parts_of_a_report_are_the_whole_and_the_code_is_told_apart() {
         let (head, code) =
             (milliseconds(report, "its head took "), milliseconds(report, "its code "));
         assert!(head > 0.0 && head + code <= began + rounding, "{report}");
+        let took = |row| (number::<f64>(report, row, 1), number::<f64>(report, row, 3));
+        let loading = took("loading");
+        assert!((head + code + loading.0 - began).abs() <= rounding, "{report}");
+        assert!((took("head").0, took("code").0) == (head, code), "{report}");
+        let (wall, cpu) = took("guests");
+        for (wall, cpu) in [took("head"), took("code"), loading, (wall, cpu)] {
+            assert!(cpu <= wall + rounding, "one thread takes one processor: {report}");
+        }
+        assert!(report.contains(": 1 run of guests: "), "{report}");
+        assert!(cpu > 0.0 && milliseconds(report, "they computed for ") == cpu, "{report}");
+        // What a guest cannot do until its pages are here is a part of its run, and all of it is told.
+        let blocked = milliseconds(report, ", waited ");
+        let other = milliseconds(report, "for groups, and ");
+        assert!(blocked > 0.0 && blocked <= wall + rounding, "{report}");
+        assert!((cpu + blocked + other - wall).abs() <= rounding, "{report}");
         let waited = milliseconds(report, "groups were waited for, ");
+        assert!(blocked <= waited + rounding, "{report}");
         let parts = ["network", "server", "handle", "install", "rest"];
         let sum: f64 = parts.iter().map(|row| number::<f64>(report, row, 1)).sum();
         assert!((sum - waited).abs() <= rounding, "{sum} of {waited} ms: {report}");

@@ -78,6 +78,8 @@ mod listen;
 pub(crate) mod strangers;
 /// Whether memory is short.
 pub(crate) mod pressure;
+/// What guests take while their pages come.
+mod guests;
 /// Where the time goes.
 pub(crate) mod times;
 /// What the two say to each other.
@@ -105,6 +107,7 @@ pub use crate::address::{NodeAddress, Transport};
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::coming::{ComingImages, SharedImage};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
+pub use crate::guests::{GuestClock, GuestTimes, ThreadClock, TimeSpent};
 pub use crate::named::HolderCheck;
 pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{

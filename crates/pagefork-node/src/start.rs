@@ -21,6 +21,7 @@ use crate::base::NodeError;
 use crate::fetch::{
     self, HeadCheck, MemoryPeer, NeededModules, fetch_checked, fetch_code, fetch_modules,
 };
+use crate::guests::{ThreadClock, TimeSpent};
 use crate::named::{AcceptedHead, HolderCheck};
 use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
@@ -167,8 +168,8 @@ pub enum FoundImage {
 pub struct ComingImage {
     sink: Arc<ImagePages>,
     fetch: PageFetch,
-    head_time: Duration,
-    code_time: Duration,
+    head_time: TimeSpent,
+    code_time: TimeSpent,
     _over: OverWhenDropped,
 }
 
@@ -193,21 +194,21 @@ impl ComingImage {
         &self.sink.image
     }
 
-    /// How long it took to connect and to get the head: what the manifest says.
+    /// What it took the thread that started it to connect and to get the head: what the manifest says.
     ///
     /// # Examples
     ///
     /// See [`start_image`].
-    pub fn head_time(&self) -> Duration {
+    pub fn head_time(&self) -> TimeSpent {
         self.head_time
     }
 
-    /// How long it took to have the code, before the first page was asked for.
+    /// What it took that thread to have the code, before the first page was asked for.
     ///
     /// # Examples
     ///
     /// See [`start_image`].
-    pub fn code_time(&self) -> Duration {
+    pub fn code_time(&self) -> TimeSpent {
         self.code_time
     }
 
@@ -368,7 +369,7 @@ pub(crate) struct ImageSource<'a> {
 /// An image of which the head is here.
 pub(crate) struct OpenedImage {
     remote: RemoteImage,
-    head_time: Duration,
+    head_time: TimeSpent,
 }
 
 impl OpenedImage {
@@ -391,7 +392,7 @@ impl ImageSource<'_> {
         let Self { peer, own, name, signers, options, .. } = self;
         let plan = FetchPlan { certain: options.plan.certain && certain, ..options.plan.clone() };
         try_system_meanwhile();
-        let began = Instant::now();
+        let clock = ThreadClock::start();
         match RemoteImage::open_by_token(
             peer,
             own,
@@ -403,7 +404,7 @@ impl ImageSource<'_> {
         ) {
             Ok(remote) => {
                 self.accept(remote.head().hash(), remote.head().manifest());
-                Ok(Some(OpenedImage { remote, head_time: began.elapsed() }))
+                Ok(Some(OpenedImage { remote, head_time: clock.spent() }))
             }
             // A delta, or nothing: who gives images whole says which.
             Err(NodeError::Refused { .. }) => Ok(None),
@@ -429,9 +430,9 @@ impl ImageSource<'_> {
             return Ok(FoundImage::Here(image));
         }
         // Before anything else travels.
-        let began = Instant::now();
+        let clock = ThreadClock::start();
         let mut code = self.take_modules(remote.head(), false)?;
-        let check_time = began.elapsed();
+        let mut code_time = clock.spent();
         let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
         let action = NodeError::own("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;
@@ -447,9 +448,9 @@ impl ImageSource<'_> {
             remote.look_in_all(images, self.coming.clone());
         }
         // First, since nothing runs without it: pages would share the line with it.
-        let began = Instant::now();
+        let clock = ThreadClock::start();
         code.extend(fetch_code(peer, own, remote.head(), images, &times.node)?);
-        let code_time = check_time + began.elapsed();
+        code_time.add(clock.spent());
         let is_over = Arc::<AtomicBool>::default();
         let waits = Mutex::new(PageWaits { others: self.others().into(), ..PageWaits::default() });
         let sink = Arc::new_cyclic(|this| ImagePages {

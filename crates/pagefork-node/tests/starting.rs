@@ -5,11 +5,12 @@ mod common;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Attached, Node, Pipe, Relay, SUMS, attach, attach_filled, key, start, sum};
+use pagefork::serves_absent_pages;
 use pagefork_image::{
     ImageDraft, ImageStore, PageRuns, SavedCode, SavedHolder, TrustedKeys, copy_image,
 };
@@ -48,7 +49,12 @@ fn on_demand() -> StartOptions {
 /// Starts so many programs of the image at another node, and then has all of them sum up. Returns how many
 /// bytes have travelled.
 fn sums(source: &Node, name: &str, seed: u8, programs: usize) -> u64 {
-    let node = Node::with(name, seed, |options| options.start = on_demand());
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let says = Arc::clone(&said);
+    let node = Node::with(name, seed, |options| {
+        options.start = on_demand();
+        options.say = Arc::new(move |text| says.lock().unwrap().push(text.to_owned()));
+    });
     let relay = Relay::new(&source.peer.address, || u64::MAX >> 1);
     let peer = MemoryPeer { address: relay.address.clone(), key: source.peer.key };
     node.peers.0.lock().unwrap().push(("source".to_owned(), peer));
@@ -79,6 +85,12 @@ fn sums(source: &Node, name: &str, seed: u8, programs: usize) -> u64 {
     for (_, client) in started {
         let found = client.join().unwrap();
         assert_eq!((found.end.unwrap(), &found.stdout[..]), (ProgramEnd::Exited(0), &sum()[1..]));
+    }
+    // Of each it is told what it took.
+    let said = said.lock().unwrap().join("\n");
+    for number in 0..programs {
+        let told = format!("program sum-{number}: 1 run of guests: they computed for ");
+        assert!(!serves_absent_pages() || said.contains(&told), "{said}");
     }
     relay.carried.load(Ordering::SeqCst)
 }
@@ -250,8 +262,13 @@ fn what_the_code_of_an_image_takes_is_told_apart() {
         println!("NOT TESTED: this system does not tell of faults in absent pages");
         return;
     };
-    assert!(first.code_time() >= held, "{:?}", first.code_time());
-    assert!(first.head_time() + first.code_time() <= began.elapsed());
+    let (head, code) = (first.head_time(), first.code_time());
+    assert!(code.wall >= held, "{code:?}");
+    assert!(head.wall + code.wall <= began.elapsed());
+    for time in [head, code] {
+        assert!(time.cpu <= time.wall && !time.cpu.is_zero(), "{time:?}");
+    }
+    assert!(code.cpu < held, "who waits takes nothing of a processor: {code:?}");
     assert_eq!(connections.load(Ordering::SeqCst), 2, "one for the image, and one for its code");
     // It is here now, and nobody is asked for it.
     let FoundImage::Coming(second) = start() else { panic!("it was not kept") };

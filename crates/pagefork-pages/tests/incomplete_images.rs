@@ -299,9 +299,13 @@ fn what_is_known_of_waits_is_never_longer_than_what_was_waited() {
     let arriving = Arriving::new();
     let pages = &arriving.pages;
     // What one who brings groups can know of it: from when it hears of each until it has brought it.
-    let mut known = Duration::ZERO;
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| pages.wait(0..4 * PAGE_GROUP));
+    let (mut known, mut last) = (Duration::ZERO, Duration::ZERO);
+    let whole = thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let began = Instant::now();
+            pages.wait(0..4 * PAGE_GROUP).unwrap();
+            began.elapsed()
+        });
         let mut asked = Vec::new();
         // The signal may come between the requests.
         while asked.len() < 4 {
@@ -312,13 +316,16 @@ fn what_is_known_of_waits_is_never_longer_than_what_was_waited() {
         for group in asked {
             // So that who waits for several does so for long.
             thread::sleep(Duration::from_millis(2));
-            known += heard.elapsed();
+            last = heard.elapsed();
+            known += last;
             arriving.install(group);
         }
-        waits.join().unwrap().unwrap();
+        waits.join().unwrap()
     });
     let found = pages.residency();
     assert!(found.waits == 4 && found.waited >= known, "{found:?}, of which {known:?} are known");
+    // The thread itself could not go on for as long as the last of them took.
+    assert!((last..=whole).contains(&found.blocked), "{found:?}: {last:?} to {whole:?}");
     // What was here was not waited for.
     pages.wait(0..4 * PAGE_GROUP).unwrap();
     assert_eq!(pages.residency(), found);

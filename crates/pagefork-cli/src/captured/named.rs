@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pagefork::image::{ContentHash, ImageStore, StoredImage};
 use pagefork::{Linker, LoadOptions, Module, Snapshot};
-use pagefork_node::ComingImage;
+use pagefork_node::{ComingImage, GuestClock, ThreadClock, TimeSpent};
 use pagefork_postcopy::PlanLayer;
 
 use super::keys;
@@ -29,13 +29,14 @@ pub(crate) enum NamedImage {
         /// The holders that it names, to be said.
         named: Vec<String>,
         coming: ComingImage,
-        /// When it was asked for.
-        began: Instant,
-        /// How long it took from then until programs could go on, if that is to be said.
-        loaded: Option<Duration>,
+        /// Since it was asked for, by the thread that loads it.
+        began: ThreadClock,
+        /// What it took from then until programs could go on, if that is to be said.
+        loaded: Option<TimeSpent>,
         /// How long modules were compiled for it.
         compiled: Option<Duration>,
-        is_reported: bool,
+        /// Counts what its programs take, if that is to be said.
+        guests: Option<GuestClock>,
     },
 }
 
@@ -59,37 +60,57 @@ impl NamedImage {
             Self::Coming { coming, began, loaded, compiled, .. } => {
                 let image = coming.image();
                 let snapshot = Snapshot::load_incomplete(linker, image, images, options);
-                (*loaded, *compiled) = (Some(began.elapsed()), time);
+                (*loaded, *compiled) = (Some(began.spent()), time);
                 snapshot
             }
         };
         snapshot.map_err(|error| format!("{error:#}"))
     }
 
+    /// What counts the runs of its programs, if that is to be said.
+    pub(crate) fn guests(&self) -> Option<GuestClock> {
+        match self {
+            Self::Coming { guests, .. } => guests.clone(),
+            Self::Here { .. } => None,
+        }
+    }
+
     /// Lets go of it when programs have ended, and says what it took, if that is to be said.
     pub(crate) fn end(self) {
-        let Self::Coming { name, named, coming, loaded, compiled, is_reported, .. } = self else {
+        let Self::Coming { name, named, coming, loaded, compiled, guests, .. } = self else {
             return;
         };
         let (head, code) = (coming.head_time(), coming.code_time());
         let image = Arc::clone(coming.image());
         // It says good-bye, and notes what was touched.
         // Who wants to know waits for that, which may be writing an image.
-        let patience = if is_reported { Duration::from_secs(60) } else { GOOD_BYE };
+        let patience = if guests.is_some() { Duration::from_secs(60) } else { GOOD_BYE };
         let Some(fetched) = coming.stop_within(patience) else { return };
-        if !is_reported {
-            return;
-        }
+        let Some(guests) = guests.map(|guests| guests.times()) else { return };
         for holder in named {
             output::say(format_args!("{name}: it names {holder}"));
         }
-        let residency = image.residency();
+        let (residency, loaded) = (image.residency(), loaded.unwrap_or_default());
         output::say(format_args!(
             "{name}: programs could go on after {}; its head took {}, its code {}",
-            milliseconds(loaded.unwrap_or_default()),
-            milliseconds(head),
-            milliseconds(code),
+            milliseconds(loaded.wall),
+            milliseconds(head.wall),
+            milliseconds(code.wall),
         ));
+        let loading = TimeSpent {
+            wall: loaded.wall.saturating_sub(head.wall + code.wall),
+            cpu: loaded.cpu.saturating_sub(head.cpu + code.cpu),
+        };
+        let spent = |name, time: TimeSpent| row(name, time.wall, time.cpu);
+        let rows = [
+            ["", "it took", "processor time"].map(str::to_owned).to_vec(),
+            spent("head", head),
+            spent("code", code),
+            spent("loading", loading),
+            spent("guests", guests.spent),
+        ];
+        output::say(show::table(&rows, &[1, 2]).trim_end());
+        output::say(format_args!("{name}: {guests}"));
         if let Some(time) = compiled {
             let time = milliseconds(time);
             output::say(format_args!(

@@ -142,7 +142,10 @@ fn go_on(
     // The files go last.
     let RestoredProgram { files: _files, image, mut store, instance, .. } = program;
     store.set_timeout(limits.timeout).map_err(|error| error.to_string())?;
-    let finished = finish(&mut store, instance, invoked, words);
+    let finished = match image.guests() {
+        Some(guests) => guests.run(|| finish(&mut store, instance, invoked, words)),
+        None => finish(&mut store, instance, invoked, words),
+    };
     image.end();
     match finished {
         Ok(results) => {

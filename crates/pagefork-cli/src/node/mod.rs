@@ -15,12 +15,11 @@ mod tokens;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 use pagefork_node::{
-    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes, ServeEvent,
-    ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
+    FoundImage, GuestClock, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes,
+    ServeEvent, ServeOptions, StartEvent, StartOptions, ThreadClock, fetch_image, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -73,7 +72,7 @@ pub(crate) fn start(
     images: &ImageStore,
     arguments: &ComingArguments,
 ) -> Result<NamedImage, String> {
-    let began = Instant::now();
+    let began = ThreadClock::start();
     let (peer, own, signers) = source(node)?;
     let others = holders::to_be_asked(&arguments.from_also, arguments.node_timeout)?;
     let name = format!("{node}/{image}");
@@ -108,28 +107,21 @@ pub(crate) fn start(
     match start_image(&peer, &own, image, images, &signers, &options) {
         Ok(FoundImage::Here(image)) => {
             if arguments.report {
-                let time = began.elapsed().as_secs_f64() * 1e3;
+                let time = began.spent().wall.as_secs_f64() * 1e3;
                 output::say(format_args!("{name}: all of it is in the store, after {time:.2} ms"));
             }
             Ok(here(image))
         }
         Ok(FoundImage::Coming(coming)) => {
-            let is_reported = arguments.report;
+            let guests = arguments.report.then(|| GuestClock::new(coming.image()));
             let named = coming.image().head().manifest().holders.iter();
             let named = named.map(|holder| match known.find(holder) {
                 Ok(_) => holders::shown(holder),
                 Err(why) => format!("{}, which is not asked: {why}", holders::shown(holder)),
             });
-            let named = if is_reported { named.collect() } else { Vec::new() };
-            Ok(NamedImage::Coming {
-                name,
-                named,
-                coming,
-                began,
-                loaded: None,
-                compiled: None,
-                is_reported,
-            })
+            let named = if arguments.report { named.collect() } else { Vec::new() };
+            let (loaded, compiled) = (None, None);
+            Ok(NamedImage::Coming { name, named, coming, began, loaded, compiled, guests })
         }
         Err(error) => Err(format!("{name}: {error}")),
     }

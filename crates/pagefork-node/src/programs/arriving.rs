@@ -380,7 +380,7 @@ impl ArrivingProgram {
                     if let (Some((program, ready)), Some(place)) = (ready.take(), self.place.take())
                     {
                         place.fill(&program);
-                        program.run(ready)?;
+                        program.run(ready, Arc::clone(&node.options().say))?;
                         node.arrivals().count_as(|counts| counts.programs += 1);
                     }
                     None

@@ -323,9 +323,7 @@ impl ProgramHost {
         let (image, images) = (coming.image(), &self.options.images);
         let snapshot = Snapshot::load_incomplete(&self.linker, image, images, options);
         let snapshot = snapshot.map_err(|error| format!("{error:#}"))?;
-        let mut pages = HeldPages::default();
-        pages.push(coming);
-        Ok((snapshot, pages))
+        Ok((snapshot, HeldPages::coming(coming)))
     }
 
     /// Loads a state of a program that went ahead, over the one that came before it.

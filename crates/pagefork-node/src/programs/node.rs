@@ -516,7 +516,7 @@ impl ProgramNode {
         let again = NodeProgram::new(program.id, name, program.owner, streams, phase);
         again.set_travels(record.epoch, record.has_sockets);
         self.table().insert(program.id, KnownProgram::Here(Arc::clone(&again)));
-        again.run(ready)?;
+        again.run(ready, Arc::clone(&self.options().say))?;
         program.set_phase(ProgramPhase::Running);
         program.part_with_client();
         Ok(())
@@ -567,7 +567,7 @@ impl ProgramNode {
         let (name, phase) = (start.name.clone(), ProgramPhase::Running);
         let program = NodeProgram::new(id, name, owner, streams, phase);
         program.set_travels(0, start.sockets);
-        program.run(ready)?;
+        program.run(ready, Arc::clone(&self.options().say))?;
         place.fill(program);
         Ok(id)
     }

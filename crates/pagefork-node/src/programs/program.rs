@@ -12,6 +12,9 @@ use pagefork::{CallProgress, Error, Func, InterruptHandle, Store, Trap, TrapCode
 use pagefork_image::PublicKey;
 use pagefork_wasi::{Exit, OwnDir, WasiCtx};
 
+use crate::guests::GuestClock;
+use crate::start::ComingImage;
+
 use super::streams::ProgramStreams;
 use super::wire::{ClientId, KeptGroups, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
 
@@ -43,19 +46,49 @@ pub(super) struct ReadyProgram {
     pub(super) files: Option<OwnDir>,
 }
 
+impl ReadyProgram {
+    /// Calls it, or has its guest go on that is suspended.
+    fn go_on(&mut self, start: Option<Func>) -> pagefork::Result<CallProgress> {
+        let store = &mut self.store;
+        let run = || match start {
+            Some(start) => start.call_suspendable(store, &[]),
+            None => store.resume(),
+        };
+        match &self.pages.guests {
+            Some(guests) => guests.run(run),
+            None => run(),
+        }
+    }
+}
+
+/// Is told what people may want to know.
+pub(super) type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// What pages depend on that are not in this process yet.
 #[derive(Clone, Default)]
-pub(super) struct HeldPages(Vec<Arc<dyn Any + Send + Sync>>);
+pub(super) struct HeldPages {
+    held: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Counts what the program takes, if its pages come while it runs.
+    guests: Option<GuestClock>,
+}
 
 impl HeldPages {
+    /// Those of an image that come.
+    pub(super) fn coming(coming: Arc<ComingImage>) -> Self {
+        let guests = Some(GuestClock::new(coming.image()));
+        let mut pages = Self { guests, ..Self::default() };
+        pages.push(coming);
+        pages
+    }
+
     pub(super) fn push(&mut self, held: impl Any + Send + Sync) {
-        self.0.push(Arc::new(held));
+        self.held.push(Arc::new(held));
     }
 }
 
 impl fmt::Debug for HeldPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldPages").field("count", &self.0.len()).finish()
+        f.debug_struct("HeldPages").field("count", &self.held.len()).finish()
     }
 }
 
@@ -249,11 +282,11 @@ impl NodeProgram {
         self.streams.tell_client();
     }
 
-    /// Runs it on a thread of its own.
+    /// Runs it on a thread of its own. If its pages come meanwhile, `say` is told at the end what it has taken.
     ///
     /// # Errors
     /// If the system refuses a thread.
-    pub(super) fn run(self: &Arc<Self>, mut ready: ReadyProgram) -> Result<(), String> {
+    pub(super) fn run(self: &Arc<Self>, mut ready: ReadyProgram, say: Say) -> Result<(), String> {
         let handle = ready.store.interrupt_handle().map_err(|error| format!("{error:#}"))?;
         let shared = ready.store.data().ctx.preopens().map(|(_, guest, _)| guest.to_owned());
         let shared: Vec<String> = shared.filter(|guest| !ready.sessions.contains(guest)).collect();
@@ -265,6 +298,9 @@ impl NodeProgram {
         let thread = thread::Builder::new().name("pagefork-program".to_owned());
         let started = thread.spawn(move || {
             let phase = program.live(&mut ready);
+            if let Some(guests) = &ready.pages.guests {
+                say(&format!("program {}: {}", program.name, guests.times()));
+            }
             // What it holds, its files among it, is gone when others see that it has ended.
             drop(ready);
             program.end(phase);
@@ -289,8 +325,7 @@ impl NodeProgram {
         let mut progress = match ready.start.take() {
             // What asks it to stop before it runs is not forgotten.
             _ if self.life().stop.is_some() => Ok(CallProgress::Suspended),
-            Some(start) => start.call_suspendable(&mut ready.store, &[]),
-            None => ready.store.resume(),
+            start => ready.go_on(start),
         };
         loop {
             match progress {
@@ -300,7 +335,7 @@ impl NodeProgram {
             }
             match self.rest(ready) {
                 Some(phase) => return phase,
-                None => progress = ready.store.resume(),
+                None => progress = ready.go_on(None),
             }
         }
     }

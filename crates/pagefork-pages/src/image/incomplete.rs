@@ -97,6 +97,7 @@ pub struct IncompletePages {
     waits: AtomicU64,
     waited_nanoseconds: AtomicU64,
     waiting_cpu_nanoseconds: AtomicU64,
+    blocked_nanoseconds: AtomicU64,
     maps: Mutex<Maps>,
     is_whole: AtomicBool,
     process: u64,
@@ -127,6 +128,9 @@ pub struct ResidencyCounts {
     /// What these threads have taken of a processor while they waited: to ask, to sleep and to wake. It is a part
     /// of their processor time, and of the time that they have waited.
     pub waiting_cpu: Duration,
+    /// How long threads could not go on for want of groups, all together: one that waits for several at
+    /// once waits once, so that this is no longer than those threads have run.
+    pub blocked: Duration,
 }
 
 impl IncompletePages {
@@ -171,6 +175,7 @@ impl IncompletePages {
             waits: AtomicU64::new(0),
             waited_nanoseconds: AtomicU64::new(0),
             waiting_cpu_nanoseconds: AtomicU64::new(0),
+            blocked_nanoseconds: AtomicU64::new(0),
             maps: Mutex::new(Maps { alias: ManuallyDrop::new(alias), registered: Vec::new() }),
             is_whole: AtomicBool::new(false),
             process: this_process(),
@@ -392,6 +397,7 @@ impl IncompletePages {
             waits: self.waits.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed)),
             waiting_cpu: Duration::from_nanos(self.waiting_cpu_nanoseconds.load(Ordering::Relaxed)),
+            blocked: Duration::from_nanos(self.blocked_nanoseconds.load(Ordering::Relaxed)),
         }
     }
 
@@ -474,6 +480,7 @@ impl IncompletePages {
         }
         let waited = awaited.into_iter().try_for_each(|group| self.wait_for(group, began));
         self.note_waiting_cpu(cpu);
+        self.note_blocked(began);
         waited
     }
 
@@ -534,6 +541,7 @@ impl IncompletePages {
         }
         let waited = self.wait_for(group, began);
         self.note_waiting_cpu(cpu);
+        self.note_blocked(began);
         waited
     }
 
@@ -541,6 +549,11 @@ impl IncompletePages {
     fn note_waiting_cpu(&self, before: Duration) {
         let taken = thread_cpu().saturating_sub(before).as_nanos() as u64;
         self.waiting_cpu_nanoseconds.fetch_add(taken, Ordering::Relaxed);
+    }
+
+    /// This thread could not go on since then.
+    fn note_blocked(&self, began: Instant) {
+        self.blocked_nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Asks for a group unless it is here or was asked for.
