@@ -158,7 +158,7 @@ impl fmt::Display for GuestTimes {
 ///     let (mut store, instance) = snapshot.instance_pre()?.spawn(())?;
 ///     let first = instance.get_typed_func::<(), i32>(&mut store, "first")?;
 ///     assert_eq!(clock.run(|| first.call(&mut store, ()))?, i32::from(b'h'));
-///     pagefork::Result::Ok(())
+///     Ok::<(), pagefork::Error>(())
 /// })?;
 /// let times = clock.times();
 /// assert_eq!(times.runs, 1);
