@@ -101,7 +101,6 @@ impl Told {
         let plan = FetchPlan {
             certain: false,
             stride: false,
-            neighbours: false,
             background: false,
             ..FetchPlan::default()
         };

@@ -196,7 +196,7 @@ fn a_core_dump_is_a_module_that_holds_memories_globals_and_frames() -> Result<()
             pagefork_layout::module::SegmentMode::Active { target: to, .. } => *to == target,
             _ => false,
         });
-        compiled.code.segment(module.behind_code(), segment.unwrap())
+        compiled.code.segment(module.behind_code(), &segment.unwrap())
     };
     assert_eq!(data(0)[8..12], 0x1122_3344u32.to_le_bytes());
     assert_eq!(data(1)[..4], 5u32.to_le_bytes());
