@@ -23,7 +23,7 @@ use crate::packed::Packed;
 /// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "Parts", into = "Parts"))]
+#[cfg_attr(feature = "serde", serde(try_from = "SegmentParts", into = "SegmentParts"))]
 pub struct DataSegments {
     /// A [`Record`] of each. Invariant: each means something, with its offset below if that is computed.
     records: Vec<u8>,
@@ -34,24 +34,24 @@ pub struct DataSegments {
 /// What is written of it.
 #[cfg(feature = "serde")]
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Parts {
+struct SegmentParts {
     #[serde(with = "crate::bytes")]
     records: Box<[u8]>,
     computed: Vec<(u32, ConstExpr)>,
 }
 
 #[cfg(feature = "serde")]
-impl From<DataSegments> for Parts {
+impl From<DataSegments> for SegmentParts {
     fn from(segments: DataSegments) -> Self {
         Self { records: segments.records.into(), computed: segments.computed }
     }
 }
 
 #[cfg(feature = "serde")]
-impl TryFrom<Parts> for DataSegments {
+impl TryFrom<SegmentParts> for DataSegments {
     type Error = &'static str;
 
-    fn try_from(parts: Parts) -> Result<Self, Self::Error> {
+    fn try_from(parts: SegmentParts) -> Result<Self, Self::Error> {
         let segments = Self { records: parts.records.into(), computed: parts.computed };
         let is_whole = segments.records.len().is_multiple_of(Record::SIZE);
         match is_whole && (0..segments.len()).all(|index| segments.get(index).is_some()) {
@@ -63,7 +63,7 @@ impl TryFrom<Parts> for DataSegments {
 
 /// What is said of a segment in bytes of a fixed number.
 struct Record {
-    place: Place,
+    place: SegmentPlace,
     /// Index of the memory; 0 where there is none.
     target: u32,
     /// Where it lies there, if that is a number.
@@ -73,7 +73,7 @@ struct Record {
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum SegmentPlace {
     Passive,
     Declared,
     At,
@@ -95,7 +95,12 @@ impl Packed for Record {
     }
 
     fn unpack(bytes: [u8; 21]) -> Option<Self> {
-        const PLACES: [Place; 4] = [Place::Passive, Place::Declared, Place::At, Place::Computed];
+        const PLACES: [SegmentPlace; 4] = [
+            SegmentPlace::Passive,
+            SegmentPlace::Declared,
+            SegmentPlace::At,
+            SegmentPlace::Computed,
+        ];
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
         Some(Self {
             place: *PLACES.get(usize::from(bytes[0]))?,
@@ -122,15 +127,15 @@ impl DataSegments {
     pub fn push(&mut self, segment: DataSegment) {
         let index = self.len() as u32;
         let (place, target, offset) = match segment.mode {
-            SegmentMode::Passive => (Place::Passive, 0, 0),
-            SegmentMode::Declared => (Place::Declared, 0, 0),
+            SegmentMode::Passive => (SegmentPlace::Passive, 0, 0),
+            SegmentMode::Declared => (SegmentPlace::Declared, 0, 0),
             SegmentMode::Active { target, offset } => match offset {
                 ConstExpr::Bits(bits) if u64::try_from(bits).is_ok() => {
-                    (Place::At, target, bits as u64)
+                    (SegmentPlace::At, target, bits as u64)
                 }
                 offset => {
                     self.computed.push((index, offset));
-                    (Place::Computed, target, 0)
+                    (SegmentPlace::Computed, target, 0)
                 }
             },
         };
@@ -145,10 +150,12 @@ impl DataSegments {
         let record = Record::unpack(*self.records.get(at..)?.first_chunk()?)?;
         let Record { place, target, offset, start, end } = record;
         let mode = match place {
-            Place::Passive => SegmentMode::Passive,
-            Place::Declared => SegmentMode::Declared,
-            Place::At => SegmentMode::Active { target, offset: ConstExpr::Bits(offset.into()) },
-            Place::Computed => {
+            SegmentPlace::Passive => SegmentMode::Passive,
+            SegmentPlace::Declared => SegmentMode::Declared,
+            SegmentPlace::At => {
+                SegmentMode::Active { target, offset: ConstExpr::Bits(offset.into()) }
+            }
+            SegmentPlace::Computed => {
                 let of = |(segment, _): &(u32, ConstExpr)| *segment as usize;
                 let at = self.computed.binary_search_by_key(&index, of).ok()?;
                 SegmentMode::Active { target, offset: self.computed[at].1.clone() }
@@ -191,9 +198,9 @@ mod tests {
         let offset = ConstExpr::Global(3);
         let mode = SegmentMode::Active { target: 1, offset };
         let list: DataSegments = [DataSegment { mode, bytes: 1..2 }].into_iter().collect();
-        let parts = || Parts::from(list.clone());
+        let parts = || SegmentParts::from(list.clone());
         assert!(DataSegments::try_from(parts()).is_ok_and(|read| read == list));
-        let changed = |change: &dyn Fn(&mut Parts)| {
+        let changed = |change: &dyn Fn(&mut SegmentParts)| {
             let mut parts = parts();
             change(&mut parts);
             DataSegments::try_from(parts)

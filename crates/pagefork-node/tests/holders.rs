@@ -98,12 +98,8 @@ impl Told {
             };
             known.iter().find(is_it).cloned().ok_or_else(|| "it is a stranger".to_owned())
         };
-        let plan = FetchPlan {
-            certain: false,
-            stride: false,
-            background: false,
-            ..FetchPlan::default()
-        };
+        let plan =
+            FetchPlan { certain: false, stride: false, background: false, ..FetchPlan::default() };
         StartOptions {
             plan,
             times: PageTimes { lost: Duration::from_millis(300), ..PageTimes::default() },
