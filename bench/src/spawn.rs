@@ -16,6 +16,25 @@ const MODULES: u32 = 50;
 /// What instances do whose slot is new, and how many pages they write.
 const FIRST: [(&str, u32); 2] = [("nop", 0), ("1 page written", 1)];
 
+/// How many times quicker than the peer's best a row should be, if there is a goal for it.
+pub(crate) fn goal(row: &str) -> Option<f64> {
+    const GOALS: [(&str, f64); 12] = [
+        ("nop", 20.0),
+        ("1 page written", 8.0),
+        ("16 pages in a row written", 2.5),
+        ("64 pages in a row written", 1.5),
+        ("256 pages in a row written", 1.36),
+        ("1 of 1024 pages, others each time", 3.0),
+        ("30 of 1024 pages, others each time", 3.0),
+        ("100 of 1024 pages, others each time", 2.0),
+        ("400 of 1024 pages, others each time", 1.0),
+        ("cold slot, nothing kept: nop", 0.75),
+        ("500 pages written, now and then", 0.6),
+        ("500 pages written, and then 1 page by 1,000 requests, together", 20.0),
+    ];
+    GOALS.iter().find(|(name, _)| *name == row).map(|(_, goal)| *goal)
+}
+
 /// Times a new store, an instance, a call and dropping all: of modules of several
 /// kinds, and with this many pages written.
 pub fn run(size: Size) -> Report {
@@ -54,7 +73,7 @@ fn other_pages(size: Size) -> Grid {
             });
             let large = if memory > 256 { ", 64 MiB memory" } else { "" };
             let name = format!("{count} of {of} pages, others each time{large}");
-            grid.contest(&name, effort, count.into(), &mut contestants);
+            grid.contest(&name, effort, count.into(), &mut contestants).goal = goal(&name);
         }
     };
     add(256, 256, &[1, 3, 10, 30, 100]);
@@ -129,11 +148,12 @@ fn modules(engines: &Engines, size: Size, grid: &mut Grid) {
     add("one memory", &memory, Pages::NONE, 0, None);
     let usual = Shape::usual();
     let name = "16 MiB memory, 1 MiB image, table, 20 globals";
-    add(name, &usual, Pages::NONE, 0, Some(6.0));
-    for (count, goal) in [(1, Some(8.0)), (16, Some(2.5)), (64, Some(1.5)), (256, None)] {
+    add(name, &usual, Pages::NONE, 0, Some(20.0));
+    for count in [1, 16, 64, 256] {
         let name = if count == 1 { "1 page".to_owned() } else { format!("{count} pages in a row") };
         let expected = IMAGE_WORD.wrapping_mul(count);
-        add(&format!("{name} written"), &usual, Pages::row(count as u32), expected, goal);
+        let name = format!("{name} written");
+        add(&name, &usual, Pages::row(count as u32), expected, goal(&name));
     }
     let alternate = Pages { step: 2, ..Pages::row(64) };
     add(
@@ -151,14 +171,14 @@ fn modules(engines: &Engines, size: Size, grid: &mut Grid) {
 
 /// Requests of which each maps its slot and unmaps it, against what is not pooled
 /// either.
-fn cold(engines: &Engines, size: Size, grid: &mut Grid) {
+pub(crate) fn cold(engines: &Engines, size: Size, grid: &mut Grid) {
     let sides = engines.cold(&Shape::usual().wasm());
     for (name, count) in FIRST {
         let pages = Pages::row(count);
         let expected = IMAGE_WORD.wrapping_mul(u64::from(count));
         let mut contestants = contestants(&sides, |side| move || side.request(pages));
         let name = format!("cold slot, nothing kept: {name}");
-        grid.contest(&name, Effort::short(size), expected, &mut contestants);
+        grid.contest(&name, Effort::short(size), expected, &mut contestants).goal = goal(&name);
     }
 }
 
@@ -295,7 +315,7 @@ fn turns(engines: &Engines, size: Size, grid: &mut Grid) {
 }
 
 /// What one run that writes 500 pages costs the runs after it, which write one.
-fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
+pub(crate) fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
     /// Requests after the large one that are timed one by one, and that there are in all.
     const AFTER: usize = 32;
     const BETWEEN: u32 = 1000;
@@ -343,11 +363,12 @@ fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
     let columns: Vec<&str> = sides.iter().map(|side| side.column).collect();
     let line = |cells: Vec<Vec<f64>>| columns.iter().copied().zip(cells).collect();
     let [cold, warm] = large;
-    grid.add("500 pages written, now and then", Unit::Nanoseconds, line(cold));
+    let name = "500 pages written, now and then";
+    grid.add(name, Unit::Nanoseconds, line(cold)).goal = goal(name);
     grid.add("500 pages written, now and then, in warm caches", Unit::Nanoseconds, line(warm));
     let name = "500 pages written, and then 1 page by 1,000 requests, together";
     let [cold, warm] = all;
-    grid.add(name, Unit::Nanoseconds, line(cold));
+    grid.add(name, Unit::Nanoseconds, line(cold)).goal = goal(name);
     grid.add(&format!("{name}, in warm caches"), Unit::Nanoseconds, line(warm));
     for position in [1, 2, 8, AFTER] {
         let cells = after.iter().map(|samples| samples[position - 1].clone()).collect();

@@ -92,6 +92,21 @@ impl Engines {
         }
     }
 
+    /// As [`Engines::new`], with every setting that is best in some shape.
+    #[cfg_attr(not(feature = "peer"), expect(unused_variables, reason = "pagefork has no bound"))]
+    pub(crate) fn every(live_max: u32) -> Self {
+        #[cfg(feature = "peer")]
+        use wasmtime::Setting::{KeepsAll, OnDemand, Pool, Tuned};
+        Self {
+            pagefork: pagefork::engine(),
+            #[cfg(feature = "peer")]
+            wasmtime: [OnDemand, Pool, Tuned, KeepsAll]
+                .map(|setting| (setting.name(), setting.engine(live_max)))
+                .into(),
+            threads: Mutex::default(),
+        }
+    }
+
     /// The names of the columns of these engines, Pagefork's first.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         #[cfg_attr(not(feature = "peer"), expect(unused_mut, reason = "there is no other"))]

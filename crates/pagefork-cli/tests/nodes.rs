@@ -548,6 +548,8 @@ fn what_is_wrong_about_an_object_store_is_said_before_it_is_needed() {
     let other = "migrate --rounds 0 --second file:///tmp own/summer other";
     user.fails(other, "was not started with the object store \"file:///tmp\"");
     user.fails("migrate --second nobody own/summer other", "no node \"nobody\" is known");
+    let second = "node run --addr 127.0.0.1:0 --store STORE --second nobody";
+    user.fails(second, "no node \"nobody\" is known");
     let ended = user.run("migrate --second memory:/// own/summer other", "");
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     let moved = user.run("migrate --rounds 0 --second none own/summer other", "");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagefork_image::{
     ContentHash, ImageError, ImageHead, ImageStore, Manifest, PublicKey, SecretKey, StoredCode,
@@ -180,21 +180,32 @@ fn take_head(
 /// What comes of a node in several parts, none of which may trickle.
 struct ComingParts<'a> {
     channel: &'a mut Channel,
+    slack: Duration,
     until: Instant,
 }
 
 impl<'a> ComingParts<'a> {
     fn begin(channel: &'a mut Channel, times: &NodeTimes) -> Self {
-        let until = Instant::now() + times.handshake;
+        let slack = times.handshake;
+        let until = Instant::now() + slack;
         channel.set_deadline(until);
-        Self { channel, until }
+        Self { channel, slack, until }
     }
 
     fn next(&mut self, size_max: u64) -> io::Result<Vec<u8>> {
+        /// What comes by one deadline: at the least rate in four seconds.
+        const PIECE: u64 = 64 << 10;
         let size = message::read_size(self.channel, size_max)?;
-        self.until += pace::time_of(size);
-        self.channel.set_deadline(self.until);
-        message::read_bytes(self.channel, size)
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < size {
+            let piece = PIECE.min(size - bytes.len() as u64);
+            bytes.extend(message::read_bytes(self.channel, piece)?);
+            // What has come earns time, and not what is announced; nor more than it began with.
+            let earned = self.until + pace::time_of(piece);
+            self.until = earned.min(Instant::now() + self.slack);
+            self.channel.set_deadline(self.until);
+        }
+        Ok(bytes)
     }
 }
 
@@ -472,7 +483,7 @@ fn receive(
 /// many there are to be read at the other side: so it may be behind for longer than it may be silent.
 pub(crate) fn coming(mut channel: Channel, times: &NodeTimes) -> PacedReader<Channel> {
     channel.lift_deadline();
-    PacedReader::new(channel, Pace::new(times.idle * 3), pace::clock())
+    PacedReader::new(channel, Pace::new(times.idle.saturating_mul(3)), pace::clock())
 }
 
 /// Notes why nothing more came, which is another thing than what is wrong with what came.

@@ -15,7 +15,8 @@ pub(crate) const LEAST_RATE: u64 = 16 << 10;
 
 /// How long so many bytes may take.
 pub(crate) fn time_of(bytes: u64) -> Duration {
-    Duration::from_millis(bytes.saturating_mul(1000) / LEAST_RATE)
+    Duration::from_secs(bytes / LEAST_RATE)
+        + Duration::from_nanos(bytes % LEAST_RATE * 1_000_000_000 / LEAST_RATE)
 }
 
 /// How far what comes is behind the least rate. What came quickly does not make up for a standstill later: nobody is
@@ -167,7 +168,15 @@ impl ImageRepository for PacedImages<'_> {
         let chain = self.images.open_chain(hash)?;
         let readers = chain.images().iter().map(|image| {
             let bytes = self.paced(ImageBytes(Arc::clone(image)));
-            ImageReader::open(bytes, self.limits).map(Arc::new)
+            let reader = ImageReader::open(bytes, self.limits)?;
+            // Whoever can write there may give something else each time.
+            match reader.hash() == image.hash() {
+                true => Ok(Arc::new(reader)),
+                false => {
+                    let why = "it is another image than it was a moment before";
+                    Err(ImageError::Damaged(why.to_owned()))
+                }
+            }
         });
         ImageChain::new(readers.collect::<Result<_, _>>()?, self.limits)
     }
@@ -206,8 +215,9 @@ impl ImageRepository for PacedImages<'_> {
 pub(crate) struct ClientPace {
     /// Since when there is a part of a message.
     message: Option<Instant>,
-    /// Since when the last changes of a program come, and how many bytes of them there are.
-    changes: Option<(Instant, u64)>,
+    /// Since when something comes by many messages, a module or the last changes of a program, and how many
+    /// bytes of it there are.
+    parts: Option<(Instant, u64)>,
 }
 
 impl ClientPace {
@@ -216,18 +226,18 @@ impl ClientPace {
         self.message = None;
     }
 
-    /// So many bytes of changes have come.
-    pub(crate) fn changes(&mut self, bytes: u64, now: Instant) {
-        let (since, before) = self.changes.unwrap_or((now, 0));
-        self.changes = Some((since, before.saturating_add(bytes)));
+    /// So many bytes of a module or of changes have come.
+    pub(crate) fn part(&mut self, bytes: u64, now: Instant) {
+        let (since, before) = self.parts.unwrap_or((now, 0));
+        self.parts = Some((since, before.saturating_add(bytes)));
     }
 
-    /// All changes have come.
-    pub(crate) fn all_changes(&mut self) {
-        self.changes = None;
+    /// All of it has come.
+    pub(crate) fn all_parts(&mut self) {
+        self.parts = None;
     }
 
-    /// When it has to have said more, if it has begun to say something of which not all is here: changes, or a message,
+    /// When it has to have said more, if it has begun to say something of which not all is here: a module, changes, or a message,
     /// of which `part` is how many bytes it has.
     pub(crate) fn due(
         &mut self,
@@ -240,8 +250,8 @@ impl ClientPace {
             self.message = None;
         }
         let message = part.map(|bytes| since + slack + time_of(bytes));
-        let changes = self.changes.map(|(since, bytes)| since + slack + time_of(bytes));
-        message.into_iter().chain(changes).min()
+        let parts = self.parts.map(|(since, bytes)| since + slack + time_of(bytes));
+        message.into_iter().chain(parts).min()
     }
 }
 

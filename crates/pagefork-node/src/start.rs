@@ -21,7 +21,7 @@ use crate::base::NodeError;
 use crate::fetch::{
     self, HeadCheck, MemoryPeer, NeededModules, fetch_checked, fetch_code, fetch_modules,
 };
-use crate::guests::{ThreadClock, TimeSpent};
+use crate::guests::{GuestClock, ThreadClock, TimeSpent};
 use crate::named::{AcceptedHead, HolderCheck};
 use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
@@ -170,6 +170,7 @@ pub struct ComingImage {
     fetch: PageFetch,
     head_time: TimeSpent,
     code_time: TimeSpent,
+    guests: GuestClock,
     _over: OverWhenDropped,
 }
 
@@ -192,6 +193,15 @@ impl ComingImage {
     /// See [`start_image`].
     pub fn image(&self) -> &Arc<IncompleteImage> {
         &self.sink.image
+    }
+
+    /// Counts what guests of it take, those of all who share it together.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestClock`].
+    pub fn guests(&self) -> &GuestClock {
+        &self.guests
     }
 
     /// What it took the thread that started it to connect and to get the head: what the manifest says.
@@ -471,7 +481,8 @@ impl ImageSource<'_> {
         });
         let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
         let _over = OverWhenDropped(is_over);
-        Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
+        let guests = GuestClock::new(&sink.image);
+        Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, guests, _over }))
     }
 
     /// Somebody who is trusted has signed this.

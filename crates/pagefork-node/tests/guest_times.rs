@@ -1,4 +1,5 @@
 //! What guests take is counted for all that run, and what they wait for counts once.
+#![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

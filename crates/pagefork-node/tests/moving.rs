@@ -14,6 +14,7 @@ use common::datagrams::PLACES;
 use common::{
     ECHO, Node, Numbers, Pipe, Relay, SUMS, attach_among, attach_filled, key, start, sum,
 };
+use pagefork_image::PublicKey;
 use pagefork_node::{
     MemoryPeer, MigrateOptions, NodeDirectory, PageTimes, ProgramEnd, ProgramPhase, ProgramSource,
     ProgramStart, SecondPlace,
@@ -504,8 +505,14 @@ fn what_cannot_move_goes_on_where_it_is_and_says_why() {
 
 /// Nodes that fetch what their programs touch and nothing else, and do not wait long for a lost one.
 fn lazy_nodes(name: &str) -> [Node; 3] {
+    lazy_nodes_with(name, None)
+}
+
+/// The same nodes; `second` is the second place of what moves from any, unless something else is said.
+fn lazy_nodes_with(name: &str, second: Option<PublicKey>) -> [Node; 3] {
     let nodes = [1, 2, 3].map(|seed| {
         Node::with(name, seed + 10, |options| {
+            options.second = second;
             let plan = &mut options.start.plan;
             (plan.background, plan.stride) = (false, false);
             options.start.times.lost = Duration::from_millis(300);
@@ -537,7 +544,18 @@ fn move_over(
 #[test]
 fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
     let nodes = lazy_nodes("second");
-    let (_, input, relay, client) = move_over(&nodes, Some(SecondPlace::Node(nodes[2].peer.key)));
+    let second = Some(SecondPlace::Node(nodes[2].peer.key));
+    outlives_its_source(&nodes, second);
+}
+
+#[test]
+fn a_node_has_a_second_place_for_what_moves_from_it_unless_something_else_is_said() {
+    let nodes = lazy_nodes_with("second-of-node", Some(key(13).public()));
+    outlives_its_source(&nodes, None);
+}
+
+fn outlives_its_source(nodes: &[Node; 3], second: Option<SecondPlace>) {
+    let (_, input, relay, client) = move_over(nodes, second);
     // What its node has not got is kept as long as that takes.
     thread::sleep(Duration::from_millis(700));
     for node in [&nodes[0], &nodes[2]] {
@@ -550,7 +568,7 @@ fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
     let found = client.join().unwrap();
     assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
     assert_eq!(found.stdout, sum());
-    assert_names_go(&nodes);
+    assert_names_go(nodes);
 }
 
 #[test]

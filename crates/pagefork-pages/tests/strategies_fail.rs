@@ -396,6 +396,30 @@ fn where_reading_the_page_map_costs_more_all_is_discarded() {
     });
 }
 
+/// As of memory that is locked (`mlockall`).
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn a_try_to_discard_all_that_fails_fails_no_reset_and_is_not_made_again_soon() {
+    in_own_process(
+        "a_try_to_discard_all_that_fails_fails_no_reset_and_is_not_made_again_soon",
+        || {
+            let quick = Times {
+                fault: 1500,
+                protected_fault: 1000,
+                search: 20_000,
+                search_all: 200_000,
+                discard_all: 4000,
+            };
+            let mut used = Vec::new();
+            fail_all(Call::Discard, libc::EINVAL, || {
+                used = auto_without_scans_and_counting(quick, 300);
+            });
+            let blind = used.iter().filter(|(kind, _)| *kind == ResetKind::Discard).count();
+            assert!(blind <= 1, "{blind}");
+        },
+    );
+}
+
 #[test]
 #[cfg(not(feature = "no-cow"))]
 fn where_reading_the_page_map_costs_less_discarding_is_tried_less_and_less() {

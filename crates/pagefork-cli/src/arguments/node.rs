@@ -101,8 +101,8 @@ pub(crate) struct MigrateArguments {
     pub(crate) patience: Duration,
 
     /// Without rounds, have this node or object store get all pages, too, so that the program is not lost
-    /// if the node is that it comes from; `none` has nothing get them. If not given, it is the first
-    /// `--place` of that node, if it has any
+    /// if the node is that it comes from; `none` has nothing get them. If not given, it is the
+    /// `--second` of that node, or its first `--place`, if it has any
     #[arg(long, value_name = "NODE|URL|none", value_parser = second)]
     pub(crate) second: Option<SecondArgument>,
 
@@ -192,6 +192,11 @@ pub(crate) struct NodeRunArguments {
     /// says otherwise
     #[arg(long = "place", value_name = "URL", value_parser = place)]
     pub(crate) places: Vec<ObjectUrl>,
+
+    /// Have this node get the pages of programs that move before them, too, unless `migrate` says otherwise:
+    /// before a `--place`
+    #[arg(long, value_name = "NODE")]
+    pub(crate) second: Option<String>,
 
     /// Run this many programs at once
     #[arg(long, value_name = "COUNT", default_value_t = 64)]

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 use pagefork_node::{
-    FoundImage, GuestClock, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes,
-    ServeEvent, ServeOptions, StartEvent, StartOptions, ThreadClock, fetch_image, start_image,
+    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes, ServeEvent,
+    ServeOptions, StartEvent, StartOptions, ThreadClock, fetch_image, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -113,7 +113,7 @@ pub(crate) fn start(
             Ok(here(image))
         }
         Ok(FoundImage::Coming(coming)) => {
-            let guests = arguments.report.then(|| GuestClock::new(coming.image()));
+            let guests = arguments.report.then(|| coming.guests().clone());
             let named = coming.image().head().manifest().holders.iter();
             let named = named.map(|holder| match known.find(holder) {
                 Ok(_) => holders::shown(holder),

@@ -51,6 +51,9 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
     }
     let places = arguments.places.iter().map(|url| place(url, arguments.lost.node_timeout));
     options.places = places.collect::<Result<_, _>>()?;
+    if let Some(name) = &arguments.second {
+        options.second = Some(KnownNodes::read()?.find(name)?.key);
+    }
     let NodeRunArguments { programs, memory, timeout, .. } = *arguments;
     options.limits = ProgramLimits { programs, memory, timeout, ..ProgramLimits::default() };
     let times = PageTimes { lost: arguments.lost.node_timeout, ..PageTimes::default() };

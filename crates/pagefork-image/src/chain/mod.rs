@@ -254,11 +254,12 @@ impl ImageChain {
     }
 
     /// A full image with the same contents. Images with the same manifest and contents are the
-    /// same, whatever chains they come from. It names no holders: those of this one have not got it.
+    /// same, whatever chains they come from. If this one is a delta, it names no holders: those of the delta have not got it.
     pub fn squash(&self) -> ImageDraft<'_> {
         let mut manifest = self.tip().manifest().clone();
-        manifest.parent = None;
-        manifest.holders.clear();
+        if manifest.parent.take().is_some() {
+            manifest.holders.clear();
+        }
         for instance in &mut manifest.instances {
             instance.parent_instance = None;
         }

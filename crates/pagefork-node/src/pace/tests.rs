@@ -206,13 +206,13 @@ fn what_a_client_has_begun_to_say_it_has_to_end() {
     pace.message();
     assert_eq!(pace.due(part, slack, at(30)), Some(at(30 + 20 + 16)));
     assert_eq!(pace.due(None, slack, at(31)), None);
-    // Changes in messages of a byte each are no faster than they are.
+    // Parts of a byte each are no faster than they are.
     for second in 40..50 {
-        pace.changes(1, at(second));
+        pace.part(1, at(second));
         assert_eq!(pace.due(None, slack, at(second)), Some(at(60)));
     }
-    pace.changes(100 * LEAST_RATE, at(50));
+    pace.part(100 * LEAST_RATE, at(50));
     assert!(pace.due(None, slack, at(50)) >= Some(at(160)));
-    pace.all_changes();
+    pace.all_parts();
     assert_eq!(pace.due(None, slack, at(50)), None);
 }

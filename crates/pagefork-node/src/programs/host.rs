@@ -95,6 +95,9 @@ pub struct ProgramNodeOptions {
     /// is, if nothing else is said. What a node calls by a URL has to be the same at all. No peer can
     /// have another one used. They are collected when the node starts, and each hour from then on: what has no name goes.
     pub places: Vec<ImagePlace>,
+    /// The node that is the second place of programs that move from here to another one, if nothing else is said: before
+    /// the first of `places`. It has to know this one, as a target has to.
+    pub second: Option<PublicKey>,
     /// Listening sockets that programs can have, if they ask for them: all of them.
     pub listeners: Vec<Arc<TcpListener>>,
     /// A directory, in which those of programs' sessions are made.
@@ -148,6 +151,7 @@ impl ProgramNodeOptions {
             peers,
             directories: Vec::new(),
             places: Vec::new(),
+            second: None,
             listeners: Vec::new(),
             records: place.join("moves"),
             place,

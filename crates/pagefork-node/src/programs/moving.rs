@@ -21,7 +21,7 @@ use crate::poll::wait_for;
 
 use super::capture::{CaptureFailure, CapturedProgram, MovingRecord, SpentSnapshots};
 use super::client::NodeLink;
-use super::host::random;
+use super::host::{ProgramNodeOptions, random};
 use super::kept::{self, KeptImage};
 use super::needs::ProgramNeeds;
 use super::node::ProgramNode;
@@ -61,7 +61,8 @@ pub struct MigrateOptions {
     /// lost, the target asks there. Another node has to know the source, as a target has to, and the
     /// target has to know where it is; an object store has to be one of
     /// [`ProgramNodeOptions::places`](crate::ProgramNodeOptions::places) of both. If nothing is said, it
-    /// is the first of those of the source, if it has any. With rounds, all pages are there before the
+    /// is [`ProgramNodeOptions::second`](crate::ProgramNodeOptions::second) of the source, or the first of its
+    /// object stores, if it has any. With rounds, all pages are there before the
     /// program is, and nothing else gets them.
     pub second: Option<SecondPlace>,
 }
@@ -185,8 +186,10 @@ pub(super) fn begin(
         Some(SecondPlace::Objects(url)) => drop(node.options().place(url)?),
         Some(_) => {}
         None => {
-            let first = node.options().places.first();
-            options.second = first.map(|place| SecondPlace::Objects(place.url.clone()));
+            let ProgramNodeOptions { second, places, .. } = node.options();
+            let other = second.filter(|second| *second != to).map(SecondPlace::Node);
+            let place = places.first().map(|place| SecondPlace::Objects(place.url.clone()));
+            options.second = other.or(place);
         }
     }
     let control = MoveControl::new()?;

@@ -68,14 +68,14 @@ pub(super) type Say = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Clone, Default)]
 pub(super) struct HeldPages {
     held: Vec<Arc<dyn Any + Send + Sync>>,
-    /// Counts what the program takes, if its pages come while it runs.
+    /// Counts what programs of its image take, if its pages come while they run.
     guests: Option<GuestClock>,
 }
 
 impl HeldPages {
     /// Those of an image that come.
     pub(super) fn coming(coming: Arc<ComingImage>) -> Self {
-        let guests = Some(GuestClock::new(coming.image()));
+        let guests = Some(coming.guests().clone());
         let mut pages = Self { guests, ..Self::default() };
         pages.push(coming);
         pages
@@ -282,7 +282,7 @@ impl NodeProgram {
         self.streams.tell_client();
     }
 
-    /// Runs it on a thread of its own. If its pages come meanwhile, `say` is told at the end what it has taken.
+    /// Runs it on a thread of its own. If its pages come meanwhile, `say` is told after the end what programs of its image have taken.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -298,12 +298,14 @@ impl NodeProgram {
         let thread = thread::Builder::new().name("pagefork-program".to_owned());
         let started = thread.spawn(move || {
             let phase = program.live(&mut ready);
-            if let Some(guests) = &ready.pages.guests {
-                say(&format!("program {}: {}", program.name, guests.times()));
-            }
+            let guests = ready.pages.guests.clone();
             // What it holds, its files among it, is gone when others see that it has ended.
             drop(ready);
             program.end(phase);
+            // Who is told may let this wait.
+            if let Some(guests) = guests {
+                say(&format!("program {}: of its image {}", program.name, guests.times()));
+            }
         });
         started.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
     }

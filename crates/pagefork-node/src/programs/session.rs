@@ -234,7 +234,10 @@ impl ProgramSession<'_> {
                     true if module_size == 0 => {
                         self.push(&NodeReply::Refused("the module is empty".to_owned()));
                     }
-                    true => self.coming = Some((start, Vec::new(), module_size)),
+                    true => {
+                        self.pace.part(0, Instant::now());
+                        self.coming = Some((start, Vec::new(), module_size));
+                    }
                 }
             }
             ClientRequest::Module(bytes) => {
@@ -242,9 +245,11 @@ impl ProgramSession<'_> {
                     return Err(nonsense("a module that is not started"));
                 };
                 module.extend_from_slice(&bytes);
+                self.pace.part(bytes.len() as u64, Instant::now());
                 match (module.len() as u64).cmp(&size) {
                     std::cmp::Ordering::Less => self.coming = Some((start, module, size)),
                     std::cmp::Ordering::Equal => {
+                        self.pace.all_parts();
                         start.source = ProgramSource::Module(module);
                         self.start(start);
                     }
@@ -296,7 +301,7 @@ impl ProgramSession<'_> {
             ClientRequest::LastChanges { at, bytes } => self.take_changes(at, &bytes)?,
             ClientRequest::Move { offer, message } => {
                 self.carries.insert(message.migration);
-                self.pace.all_changes();
+                self.pace.all_parts();
                 let peer = self.peer;
                 let changes = std::mem::take(&mut self.last_changes).whole();
                 if matches!(message.step, MigrationStep::Ahead { .. }) {
@@ -394,7 +399,7 @@ impl ProgramSession<'_> {
         if self.carries.is_empty() {
             return Err(nonsense("changes of a program that does not move here"));
         }
-        self.pace.changes(bytes.len() as u64, Instant::now());
+        self.pace.part(bytes.len() as u64, Instant::now());
         match self.last_changes.put(at, bytes) {
             true => Ok(()),
             false => Err(nonsense("more of changes than a program may have")),

@@ -464,19 +464,17 @@ impl IncompletePages {
         assert!(range.end <= self.size, "{range:#x?} lies outside of {:#x} bytes", self.size);
         self.check_process()?;
         let groups = range.start / PAGE_GROUP..(range.end - 1) / PAGE_GROUP + 1;
-        // Before anybody can know of it, so that no part of a wait is longer than the wait.
-        let (began, cpu) = (Instant::now(), thread_cpu());
         // All at once, so that they take one round trip.
-        let (mut awaited, mut is_new) = (Vec::new(), false);
+        let (mut awaited, mut is_new, mut clocks) = (Vec::new(), false, None);
         for group in groups.filter(|group| !self.is_present(*group)) {
+            // Before anybody can know of it, so that no part of a wait is longer than the wait.
+            clocks.get_or_insert_with(|| (Instant::now(), thread_cpu()));
             is_new |= self.ask(group);
             awaited.push(group);
         }
+        let Some((began, cpu)) = clocks else { return Ok(()) };
         if is_new {
             self.wanted.raise();
-        }
-        if awaited.is_empty() {
-            return Ok(());
         }
         let waited = awaited.into_iter().try_for_each(|group| self.wait_for(group, began));
         self.note_waiting_cpu(cpu);

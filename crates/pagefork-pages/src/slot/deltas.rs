@@ -160,23 +160,41 @@ impl Deltas {
         };
         let start = pages.start() as u64;
         let offsets = |region: &PageRegion| region.start - start..region.end - start;
-        let (regions, kept) = match &known {
-            Some((_, before)) if watches => find_written(pages, of_last, &before.private, true)?,
-            // There a page becomes private when it is only read.
-            _ if pages.serves_image() => (find(pages, of_last, watches)?, Vec::new()),
-            Some((_, before)) => match (&guarded_written, &unwritten) {
-                (Some(written), _) if written.len() <= RUNS_MAX => {
-                    find_lifted(pages, of_last, &before.private, written)?
-                }
-                (_, Some(still)) if matches!(of_last, Method::Scan { .. }) => {
-                    let still = common(&before.private, still);
-                    let (regions, kept) = find_written(pages, of_last, &still, false)?;
-                    unwritten = Some(kept.clone());
-                    (regions, kept)
-                }
-                _ => (find(pages, of_last, watches)?, Vec::new()),
-            },
-            None => (find(pages, of_last, watches)?, Vec::new()),
+        // The kernel need not say of pages that are not registered, as those that a memory has grown by, that they
+        // were written.
+        let are_registered = || {
+            let parts: Vec<_> = parts().collect();
+            let is_of = self.faulted.as_ref().is_some_and(|faulted| faulted.is_of(pages, &parts));
+            is_of && matches!(of_last, Method::Scan { .. })
+        };
+        // Where the image is served a page becomes private when it is only read.
+        let found = match (&known, &guarded_written, &unwritten) {
+            (Some((_, before)), ..) if watches => {
+                Some(find_written(pages, of_last, &before.private, true)?)
+            }
+            _ if pages.serves_image() => None,
+            (Some((_, before)), Some(written), _) if written.len() <= RUNS_MAX => {
+                Some(find_lifted(pages, of_last, &before.private, written)?)
+            }
+            (Some((_, before)), None, Some(still)) if are_registered() => {
+                let still = common(&before.private, still);
+                Some(find_written(pages, of_last, &still, false)?)
+            }
+            _ => None,
+        };
+        let (regions, kept) = match found {
+            Some((regions, kept)) => {
+                unwritten = unwritten.map(|_| kept.clone());
+                (regions, kept)
+            }
+            None => {
+                let regions = find(pages, of_last, watches)?;
+                // The kernel can have lost a page's protection without a write to it, and the next one is not noted.
+                let is_protected = |region: &&PageRegion| region.categories & WRITTEN == 0;
+                let protected = joined(regions.iter().filter(is_protected).map(offsets).collect());
+                unwritten = unwritten.map(|unwritten| common(&unwritten, &protected));
+                (regions, Vec::new())
+            }
         };
         let found = regions.iter().map(offsets).chain(kept);
         let private = joined(found.chain(grown.iter().cloned()).collect());

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use crate::os::faults::{Faults, fault_ns};
+use crate::os::faults::{Faults, ThreadId, fault_ns};
 use crate::os::times;
 use crate::strategy::dirty_set::with_measured;
 use crate::strategy::tuning::WINDOW;
@@ -20,6 +20,9 @@ pub(super) struct BlindCosts {
     discard: WayCosts,
     /// The faults of the thread that ended the window before this one.
     began: Option<Faults>,
+    /// The thread of the last reset, and whether that has changed in this window.
+    thread: Option<ThreadId>,
+    has_changed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +43,9 @@ pub(super) struct Compared {
 impl BlindCosts {
     /// Notes a reset, which began then.
     pub(super) fn note(&mut self, is_blind: bool, begun: Instant) {
+        let thread = Some(ThreadId::current());
+        self.has_changed |= self.thread.is_some_and(|_| self.thread != thread);
+        self.thread = thread;
         let way = if is_blind { &mut self.discard } else { &mut self.search };
         way.reset = Some(match times::fixed() {
             Some(times) if is_blind => times.discard_all,
@@ -52,10 +58,11 @@ impl BlindCosts {
     pub(super) fn end_window(&mut self, is_blind: bool) {
         let now = Faults::now().ok();
         let faults = match (self.began, now) {
-            (Some(began), Some(now)) => now.since(began),
+            // Of other threads it is not known what they took.
+            (Some(began), Some(now)) if !self.has_changed => now.since(began),
             _ => None,
         };
-        self.began = now;
+        (self.began, self.has_changed) = (now, false);
         let way = if is_blind { &mut self.discard } else { &mut self.search };
         way.faults = faults;
     }
@@ -119,7 +126,12 @@ mod tests {
         let mut costs = BlindCosts::default();
         costs.note(false, Instant::now());
         costs.end_window(false);
-        std::thread::scope(|scope| _ = scope.spawn(|| costs.end_window(false)).join());
+        std::thread::scope(|scope| _ = scope.spawn(|| costs.note(false, Instant::now())).join());
+        costs.note(false, Instant::now());
+        costs.end_window(false);
         assert!(!costs.knows_search());
+        costs.note(false, Instant::now());
+        costs.end_window(false);
+        assert!(costs.knows_search());
     }
 }

@@ -75,7 +75,10 @@ impl Strategy {
                 }))
             }
             Self::Compare => compare_all(pages, stack),
-            Self::Search(search) => search.reset(pages, writers, stack),
+            Self::Search(search) => match search.reset(pages, writers, stack)? {
+                Some(report) => Ok(report),
+                None => self.refill(pages, stack, None),
+            },
         }
     }
 

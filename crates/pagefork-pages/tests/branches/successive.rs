@@ -511,8 +511,10 @@ fn however_long_a_run_is_snapshots_are_known_by_what_they_differ_in() {
 fn what_was_written_is_found_in_few_runs_and_in_many_near_and_far_apart() {
     let (image, _) = dense_image(&layout(), 0x51, 2000 * PAGE);
     let case = Case::new("runs", layout(), image, (128 * WASM_PAGE, 128 * WASM_PAGE));
-    for reset in [ResetKind::Auto, ResetKind::Discard, ResetKind::Copy] {
-        let mut run = Run::new(&case, DeltaTracker::Writes, reset);
+    let resets = [ResetKind::Auto, ResetKind::Discard, ResetKind::Copy];
+    let trackers = [DeltaTracker::Writes, DeltaTracker::Fault];
+    for (tracker, reset) in trackers.into_iter().flat_map(|one| resets.map(|reset| (one, reset))) {
+        let mut run = Run::new(&case, tracker, reset);
         run.write(2000, &[1]);
         run.snapshot(false);
         for (round, (count, apart)) in

@@ -55,13 +55,46 @@ impl Swap {
         let name = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: a system call with a path.
         if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
-            return Some(Self(name));
+            let swap = Self(name);
+            if takes_pages() {
+                return Some(swap);
+            }
+            eprintln!("NOT TESTED: pages in swap space (none of this process go there)");
+            return None;
         }
         let error = std::io::Error::last_os_error();
         eprintln!("NOT TESTED: pages in swap space (swapon: {error})");
         fs::remove_file(path).unwrap();
         None
     }
+}
+
+/// Whether pages of this process go to swap space: its group may have none (`memory.swap.max`).
+fn takes_pages() -> bool {
+    const COUNT: u64 = 64;
+    let (size, both) = ((COUNT * PAGE) as usize, libc::PROT_READ | libc::PROT_WRITE);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a map of its own, which nobody else uses.
+    unsafe {
+        let place = libc::mmap(std::ptr::null_mut(), size, both, flags, -1, 0);
+        assert_ne!(place, libc::MAP_FAILED);
+        place.cast::<u8>().write_bytes(1, size);
+        libc::madvise(place, size, libc::MADV_PAGEOUT);
+        let swapped = entries(place.addr() as u64, COUNT).filter(|entry| entry & SWAPPED != 0);
+        let count = swapped.count() as u64;
+        libc::munmap(place, size);
+        count > COUNT / 2
+    }
+}
+
+/// What the page map says of so many pages.
+fn entries(address: u64, count: u64) -> impl Iterator<Item = u64> {
+    let map = File::open("/proc/self/pagemap").unwrap();
+    let mut bytes = vec![0; (count * 8) as usize];
+    map.read_exact_at(&mut bytes, address / PAGE * 8).unwrap();
+    let entries: Vec<u64> =
+        bytes.as_chunks().0.iter().map(|entry| u64::from_le_bytes(*entry)).collect();
+    entries.into_iter()
 }
 
 impl Drop for Swap {
@@ -85,10 +118,6 @@ pub fn page_out(slot: &Slot, part: &Range<u64>) {
 
 /// How many pages at slot offsets have all these bits in the page map.
 pub fn pages_with(slot: &Slot, part: &Range<u64>, bits: u64) -> usize {
-    let map = File::open("/proc/self/pagemap").unwrap();
-    let mut entries = vec![0; ((part.end - part.start) / PAGE * 8) as usize];
-    let first = (slot.start().addr() as u64 + part.start) / PAGE;
-    map.read_exact_at(&mut entries, first * 8).unwrap();
-    let (entries, _) = entries.as_chunks();
-    entries.iter().filter(|entry| u64::from_le_bytes(**entry) & bits == bits).count()
+    let start = slot.start().addr() as u64 + part.start;
+    entries(start, (part.end - part.start) / PAGE).filter(|entry| entry & bits == bits).count()
 }
