@@ -49,8 +49,8 @@ impl fmt::Display for SavedHolder {
     }
 }
 
-/// Checks what a manifest can say of holders: 16 at most, each once, with URLs of 1,024 printable bytes at most that
-/// have no user or password in them.
+/// Checks what a manifest can say of holders: 16 at most, each once, with URLs of 1,024 bytes at most, letters, digits
+/// and `-._~:/@%+=,`, that have no user or password in them and do not end with a slash.
 ///
 /// # Errors
 /// [`ImageError::Invalid`] if it cannot say so.
@@ -92,16 +92,23 @@ fn wrong_of_url(url: &str) -> Option<String> {
     if url.len() > URL_MAX {
         return Some(format!("has {} bytes, more than {URL_MAX}", url.len()));
     }
-    // It is shown on terminals, and written to logs.
-    if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Some("has characters that none has".to_owned());
+    // It is shown on terminals, in lines that people copy, and written to logs. Queries can have secrets in them.
+    let may_be = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/@%+=,".contains(&byte);
+    if !url.bytes().all(may_be) {
+        return Some(
+            "has characters that are not letters, digits or one of -._~:/@%+=,".to_owned(),
+        );
     }
-    let Some((_, rest)) = url.split_once("://") else {
-        return Some(format!("is none: {url}"));
-    };
     // Others get to see it, so it is not shown here either.
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    authority.contains('@').then(|| "has a user or a password in it".to_owned())
+    let Some((_, rest)) = url.split_once("://") else {
+        return Some("is none: it has no ://".to_owned());
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    if authority.contains('@') {
+        return Some("has a user or a password in it".to_owned());
+    }
+    // One place has one URL.
+    rest.ends_with('/').then(|| "ends with a slash".to_owned())
 }
 
 /// Keys as their bytes.
@@ -142,7 +149,11 @@ mod tests {
             (vec![store("s3://a/\x1b[2J")], "characters"),
             (vec![store("s3://b\u{fc}cket/a")], "characters"),
             (vec![store("s3://user:secret@a/b")], "a password"),
-            (vec![store("s3://key@a?x")], "a password"),
+            (vec![store("s3://key@a")], "a password"),
+            (vec![store("s3:/user:secret@a/b")], "is none"),
+            (vec![store("s3://a/b?sig=secret")], "characters"),
+            (vec![store("s3://a/$(secret)")], "characters"),
+            (vec![store("s3://a/b/")], "a slash"),
         ] {
             let error = check_holders(&holders).unwrap_err().to_string();
             assert!(error.contains(complaint) && !error.contains("secret"), "{error}");

@@ -23,8 +23,8 @@ use crate::strategy::tuning::{
 ///      '------------- most resets scan ---------------^ '------- after some time ----------'
 /// ```
 ///
-/// Where a search reads the page map, `Discard` is tried for a window whenever runs write something
-/// new, and stays if it costs less: [`BlindCosts`].
+/// Where a search reads the page map, `Discard` is tried for a window if runs write something
+/// new that page faults do not show, less and less often, and stays if it costs less: [`BlindCosts`].
 #[derive(Debug)]
 pub(crate) struct Auto {
     huge_pages: HugePagePolicy,
