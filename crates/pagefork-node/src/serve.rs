@@ -358,7 +358,7 @@ impl Shared {
             let programs = programs.ok_or_else(|| talk()(not_let_in("run programs here")))?;
             let duplex = Duplex::new(channel).map_err(talk())?;
             if let Some(why) = agreed.complaint() {
-                programs::refuse(duplex, &why, times).map_err(talk())?;
+                let _ = programs::refuse(duplex, &why, times);
                 return Err(other_version(&peer, agreed));
             }
             programs::serve(programs, peer, duplex, times)?;
@@ -400,7 +400,8 @@ impl Shared {
             // A refusal is the same in every version.
             let answer = Answer::Refuses(why);
             let said = answer.write(&mut channel).and_then(|()| channel.flush());
-            said.and_then(|()| channel.end()).map_err(talk())?;
+            // That is why, also if the peer does not say that it has heard it.
+            let _ = said.and_then(|()| channel.end());
             return Err(other_version(&peer, agreed));
         }
         let found = self.images.find(&name);

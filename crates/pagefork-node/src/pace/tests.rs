@@ -209,7 +209,8 @@ fn what_a_client_has_begun_to_say_it_has_to_end() {
     // Parts of a byte each are no faster than they are.
     for second in 40..50 {
         pace.part(1, at(second));
-        assert_eq!(pace.due(None, slack, at(second)), Some(at(60)));
+        let due = pace.due(None, slack, at(second)).unwrap();
+        assert!((at(60)..at(60) + SECOND / 1000).contains(&due), "{second}");
     }
     pace.part(100 * LEAST_RATE, at(50));
     assert!(pace.due(None, slack, at(50)) >= Some(at(160)));

@@ -476,9 +476,10 @@ impl IncompletePages {
         if is_new {
             self.wanted.raise();
         }
-        let waited = awaited.into_iter().try_for_each(|group| self.wait_for(group, began));
-        self.note_waiting_cpu(cpu);
-        self.note_blocked(began);
+        let mut blocked = Duration::ZERO;
+        let mut awaited = awaited.into_iter();
+        let waited = awaited.try_for_each(|group| self.wait_for(group, began, &mut blocked));
+        self.note_blocked(blocked, cpu);
         waited
     }
 
@@ -537,21 +538,17 @@ impl IncompletePages {
         if self.ask(group) {
             self.wanted.raise();
         }
-        let waited = self.wait_for(group, began);
-        self.note_waiting_cpu(cpu);
-        self.note_blocked(began);
+        let mut blocked = Duration::ZERO;
+        let waited = self.wait_for(group, began, &mut blocked);
+        self.note_blocked(blocked, cpu);
         waited
     }
 
-    /// Counts what this thread has taken of a processor since it had taken `before`.
-    fn note_waiting_cpu(&self, before: Duration) {
-        let taken = thread_cpu().saturating_sub(before).as_nanos() as u64;
+    /// This thread could not go on for so long, and had taken `cpu` of a processor before.
+    fn note_blocked(&self, blocked: Duration, cpu: Duration) {
+        self.blocked_nanoseconds.fetch_add(blocked.as_nanos() as u64, Ordering::Relaxed);
+        let taken = thread_cpu().saturating_sub(cpu).as_nanos() as u64;
         self.waiting_cpu_nanoseconds.fetch_add(taken, Ordering::Relaxed);
-    }
-
-    /// This thread could not go on since then.
-    fn note_blocked(&self, began: Instant) {
-        self.blocked_nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Asks for a group unless it is here or was asked for.
@@ -563,10 +560,17 @@ impl IncompletePages {
         self.residency.want(group)
     }
 
-    /// Waits for a group that was not here when this began.
-    fn wait_for(&self, group: u64, began: Instant) -> Result<(), AbsentPage> {
+    /// Waits for a group that was not here when this began; `blocked` gets how long that was.
+    fn wait_for(
+        &self,
+        group: u64,
+        began: Instant,
+        blocked: &mut Duration,
+    ) -> Result<(), AbsentPage> {
         let waited = self.residency.wait(group, Instant::now() + self.patience);
-        self.waited_nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        // Read once, so that no thread was blocked for longer than its groups were waited for.
+        *blocked = began.elapsed();
+        self.waited_nanoseconds.fetch_add(blocked.as_nanos() as u64, Ordering::Relaxed);
         waited.map_err(|missed| {
             let why = match missed {
                 Missed::Poisoned => Absence::GivenUp,
