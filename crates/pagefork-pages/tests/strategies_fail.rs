@@ -354,19 +354,10 @@ fn without_pagemap_scan_the_page_map_is_read() {
     });
 }
 
-#[cfg(not(feature = "no-cow"))]
-fn reset(slot: &mut Slot) {
-    slot.reset_for(OWNER).unwrap();
-}
-
 /// A kernel before 6.7 where perf is forbidden, on which things take that long: what `Auto` uses after each
 /// of `rounds` runs that write another page each time, and why.
 #[cfg(not(feature = "no-cow"))]
-fn auto_without_scans_and_counting(
-    times: Times,
-    rounds: u64,
-    reset: impl Fn(&mut Slot),
-) -> Vec<(ResetKind, Reason)> {
+fn auto_without_scans_and_counting(times: Times, rounds: u64) -> Vec<(ResetKind, Reason)> {
     fail_all(Call::Scan, libc::ENOTTY, HostFeatures::get).unwrap();
     fail_all(Call::WatchFaults, libc::EACCES, || {
         assert!(!pagefork_pages::counts_faults_in_memory());
@@ -378,7 +369,7 @@ fn auto_without_scans_and_counting(
     let used = (0..rounds).map(|round| {
         slot.enter();
         write(&slot, case.memory(0) + round * 7 % (4 * MIB / PAGE) * PAGE, &[0xab]);
-        with_times(times, || reset(&mut slot));
+        with_times(times, || slot.reset_for(OWNER).unwrap());
         (slot.strategy().used, slot.strategy().reason)
     });
     let used = used.collect();
@@ -397,35 +388,12 @@ fn where_reading_the_page_map_costs_more_all_is_discarded() {
             search_all: 200_000,
             discard_all: 4000,
         };
-        let used = auto_without_scans_and_counting(quick, 1000, reset);
+        let used = auto_without_scans_and_counting(quick, 1000);
         let blind = |(kind, _): &&(ResetKind, Reason)| *kind == ResetKind::Discard;
         assert!(used.iter().filter(blind).count() > 700, "{used:?}");
         assert!(used.iter().any(|(_, reason)| matches!(reason, Reason::Compared { .. })));
         assert!(!used[200..].iter().all(|used| blind(&used)), "it looks again");
     });
-}
-
-/// As of memory that is locked (`mlockall`).
-#[test]
-#[cfg(not(feature = "no-cow"))]
-fn a_try_to_discard_all_that_fails_fails_no_reset_and_is_not_made_again_soon() {
-    in_own_process(
-        "a_try_to_discard_all_that_fails_fails_no_reset_and_is_not_made_again_soon",
-        || {
-            let quick = Times {
-                fault: 1500,
-                protected_fault: 1000,
-                search: 20_000,
-                search_all: 200_000,
-                discard_all: 4000,
-            };
-            let used = auto_without_scans_and_counting(quick, 300, |slot| {
-                fail_all(Call::Discard, libc::EINVAL, || reset(slot));
-            });
-            let blind = used.iter().filter(|(kind, _)| *kind == ResetKind::Discard).count();
-            assert!(blind <= 1, "{blind}");
-        },
-    );
 }
 
 #[test]
@@ -441,7 +409,7 @@ fn where_reading_the_page_map_costs_less_discarding_is_tried_less_and_less() {
                 search_all: 1000,
                 discard_all: 500_000,
             };
-            let used = auto_without_scans_and_counting(dear, 3000, reset);
+            let used = auto_without_scans_and_counting(dear, 3000);
             let blind = |used: &[(ResetKind, Reason)]| {
                 used.iter().filter(|(kind, _)| *kind == ResetKind::Discard).count()
             };

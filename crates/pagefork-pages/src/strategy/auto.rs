@@ -231,17 +231,6 @@ impl Auto {
         self.is_trial.then_some((ResetKind::Discard, Reason::Retry))
     }
 
-    /// Ends a try to discard all that has failed, for long: whether it was one. Pages may be locked in memory.
-    pub(super) fn fail_trial(&mut self) -> bool {
-        let was_trial = std::mem::take(&mut self.is_trial);
-        if was_trial {
-            (self.mode, self.reason) = (ResetKind::Scan, Reason::Retry);
-            (self.trial_wait, self.trial_retry) = (RETRY_MAX, RETRY_MAX);
-            self.window = Window::default();
-        }
-        was_trial
-    }
-
     /// Has the next try of a mode that did not pay wait, longer each time.
     fn wait_longer(&mut self) {
         self.wait = self.retry;

@@ -75,10 +75,7 @@ impl Strategy {
                 }))
             }
             Self::Compare => compare_all(pages, stack),
-            Self::Search(search) => match search.reset(pages, writers, stack)? {
-                Some(report) => Ok(report),
-                None => self.refill(pages, stack, None),
-            },
+            Self::Search(search) => search.reset(pages, writers, stack),
         }
     }
 

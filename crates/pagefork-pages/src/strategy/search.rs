@@ -40,14 +40,13 @@ impl Search {
         }
     }
 
-    /// `None` if it was tried to discard all and that failed: then the slot is to be filled anew.
     #[inline]
     pub(super) fn reset(
         &mut self,
         pages: &mut SlotPages,
         writers: &Writers,
         stack: &mut Stack,
-    ) -> Result<Option<ResetReport>, PagesError> {
+    ) -> Result<ResetReport, PagesError> {
         let by = self.auto.as_ref().map_or(self.kind, Auto::mode);
         // Two readings of the clock are little beside reading the page map.
         let is_compared = |auto: &Auto| auto.compares(&self.dirty);
@@ -55,10 +54,7 @@ impl Search {
         let refused = self.auto.as_ref().is_some_and(|auto| auto.refuses_huge_pages(pages))
             && pages.refuse_huge_pages();
         let report = if refused || by == ResetKind::Discard {
-            let fresh = match pages.discard_all() {
-                Err(_) if self.auto.as_mut().is_some_and(Auto::fail_trial) => return Ok(None),
-                discarded => discarded?,
-            };
+            let fresh = pages.discard_all()?;
             self.forget(&fresh, pages);
             stack.forget(&fresh);
             ResetReport::blind(ResetKind::Discard)
@@ -70,7 +66,7 @@ impl Search {
         if let Some(auto) = &mut self.auto {
             auto.note(&report, pages, &mut self.dirty, begun);
         }
-        Ok(Some(report))
+        Ok(report)
     }
 
     #[inline]
