@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(read.raw(), made.raw());
         assert_eq!(
             read.markdown_of(&[1], &[], |_, _| vec![]),
-            "| network | way | toucher |\n| --- | --- | --- |\n| far | TLS | 8.00 |\n"
+            "| network | way | toucher |\n| --- | --- | --- |\n| far | TLS | 9.00 |\n"
         );
     }
 }
