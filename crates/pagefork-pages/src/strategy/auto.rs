@@ -199,7 +199,7 @@ impl Auto {
     }
 
     /// Tries to discard all, or ends such a try, where the page map is read to find what was written,
-    /// and finds something new.
+    /// finds something new, and that is not worth keeping.
     fn choose_blind(
         &mut self,
         finds_new: bool,
@@ -226,7 +226,8 @@ impl Auto {
         }
         self.trial_wait = self.trial_wait.saturating_sub(1);
         // A discard takes the copies that a slot of a branch has, and they are made again.
-        let may = self.trial_wait == 0 && !pages.has_copies();
+        // What is worth keeping costs no faults once it is kept.
+        let may = self.trial_wait == 0 && !pages.has_copies() && dirty.keeps_nothing();
         self.is_trial = may && finds_new && self.blind.knows_search();
         self.is_trial.then_some((ResetKind::Discard, Reason::Retry))
     }
