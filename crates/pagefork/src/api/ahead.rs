@@ -70,9 +70,12 @@ impl<T: 'static> InstancePre<T> {
     /// # Examples
     ///
     /// ```
-    /// use pagefork::{Engine, Linker, Module, StoreLimits};
+    /// use pagefork::{Config, DeltaTracker, Engine, Linker, Module, StoreLimits, StrategyConfig};
     ///
-    /// let engine = Engine::default();
+    /// // Later snapshots are branches of the first one, so that both map the same files.
+    /// let mut config = Config::new();
+    /// config.strategies(StrategyConfig { deltas: DeltaTracker::Compare, ..StrategyConfig::default() });
+    /// let engine = Engine::new(&config)?;
     /// let module = Module::new(&engine, r#"(module (memory (export "memory") 20))"#)?;
     /// let (mut store, instance) = Linker::new(&engine).instantiate_pre(&module)?.spawn(())?;
     /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
