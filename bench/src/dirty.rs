@@ -35,6 +35,7 @@ pub fn mebibyte(options: &Options) -> Report {
     bench.measure(&format!("{name}, all bytes, "), &Shape { run: Action::Fill, ..large }, &lines);
     let (name, small) = small();
     bench.measure(&format!("{name}, a word a page, "), &small, &lines);
+    bench.measure(&format!("{name}, all bytes, "), &Shape { run: Action::Fill, ..small }, &lines);
     Report::of_grid("dirty_1mb_of_memory", &bench.grid)
 }
 

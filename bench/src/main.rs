@@ -1,7 +1,7 @@
 //! `cargo run --release --features peer -- [--small] [--record] [--plots DIRECTORY] [--threads LIST] [NAME...]`:
 //! runs the benchmarks whose names are given, or all, prints a table of each, and leaves
 //! all samples in `results` of Cargo's target directory. With `--record`, a table
-//! also replaces what `RESULTS.md` or `STRATEGIES.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
+//! also replaces what `RESULTS.md`, `STRATEGIES.md` or `REMOTE_MEMORY.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
 //! and the samples are kept in `samples/DATE/NAME.tsv` beside it, in several files if they are many. Drawings are left beside the
 //! samples, or where `--plots` says; with `--record`, the one in `docs/plots` is replaced too. `--redraw DIRECTORY` measures nothing, and
 //! draws what was recorded there anew, in `docs/plots`. `--threads 1,8,64` says how many threads do the same at a time in
@@ -130,8 +130,12 @@ fn threads(list: &str) -> Option<Vec<u32>> {
 /// Puts a table into the document that has a place for it, and its samples beside it.
 fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for document in ["RESULTS.md", "STRATEGIES.md"] {
-        write_into(&directory.join(document), name, &report.text)?;
+    let mut is_shown = false;
+    for document in ["RESULTS.md", "STRATEGIES.md", "REMOTE_MEMORY.md"] {
+        is_shown |= write_into(&directory.join(document), name, &report.text)?;
+    }
+    if !is_shown {
+        eprintln!("no document has a place for the table of {name}");
     }
     let date = Command::new("date").args(["--utc", "+%F"]).output()?.stdout;
     let directory = directory.join("samples").join(String::from_utf8_lossy(&date).trim());
@@ -202,15 +206,12 @@ fn condensed(samples: &str) -> String {
     text
 }
 
-/// Replaces what the document has for this benchmark, if it has anything.
-fn write_into(document: &Path, name: &str, text: &str) -> std::io::Result<()> {
+/// Replaces what the document has for this benchmark. Returns whether it has anything.
+fn write_into(document: &Path, name: &str, text: &str) -> std::io::Result<bool> {
     let old = std::fs::read_to_string(document)?;
-    match between(&old, name) {
-        Some(range) => {
-            std::fs::write(document, [&old[..range.start], text, &old[range.end..]].concat())
-        }
-        None => Ok(()),
-    }
+    let Some(range) = between(&old, name) else { return Ok(false) };
+    let new = [&old[..range.start], text, &old[range.end..]].concat();
+    std::fs::write(document, new).map(|()| true)
 }
 
 /// Where the lines between the marks of a benchmark are.

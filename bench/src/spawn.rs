@@ -385,8 +385,12 @@ pub(crate) fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
     if size == Size::Large {
         let never = columns.iter().zip(&cells).filter(|(_, cell)| cell.is_empty());
         let never: Vec<&str> = never.map(|(column, _)| *column).collect();
-        grid.add("requests until back within 1.5 times the usual", Unit::Count, line(cells))
-            .alone = true;
+        grid.add(
+            "requests that take more than 1.5 times the usual (goal 0)",
+            Unit::Count,
+            line(cells),
+        )
+        .alone = true;
         if !never.is_empty() {
             grid.notes.push(format!("Not back within {AFTER} requests: {}.", never.join("; ")));
         }

@@ -6,6 +6,8 @@
 //! others hold is seen by the futex(2) that waits for it.
 
 mod common;
+#[path = "invariant_6/traced.rs"]
+mod traced;
 #[path = "invariant_6/whole_requests.rs"]
 mod whole_requests;
 

@@ -53,8 +53,15 @@ impl TryFrom<SegmentParts> for DataSegments {
 
     fn try_from(parts: SegmentParts) -> Result<Self, Self::Error> {
         let segments = Self { records: parts.records.into(), computed: parts.computed };
-        let is_whole = segments.records.len().is_multiple_of(Record::SIZE);
-        match is_whole && (0..segments.len()).all(|index| segments.get(index).is_some()) {
+        let is_whole = segments.records.len().is_multiple_of(Record::SIZE)
+            && (0..segments.len()).all(|index| segments.get(index).is_some());
+        let is_computed = |index: &u32| {
+            let record = segments.record(*index as usize);
+            record.is_some_and(|record| matches!(record.place, SegmentPlace::Computed))
+        };
+        // No segment has the others, which nobody would look at.
+        let indices = segments.computed.iter().map(|(index, _)| index);
+        match is_whole && indices.clone().all(is_computed) && indices.is_sorted_by(|a, b| a < b) {
             true => Ok(segments),
             false => Err("data segments that mean nothing"),
         }
@@ -146,9 +153,7 @@ impl DataSegments {
 
     /// The segment of that index, if there is one.
     pub fn get(&self, index: usize) -> Option<DataSegment> {
-        let at = index.checked_mul(Record::SIZE)?;
-        let record = Record::unpack(*self.records.get(at..)?.first_chunk()?)?;
-        let Record { place, target, offset, start, end } = record;
+        let Record { place, target, offset, start, end } = self.record(index)?;
         let mode = match place {
             SegmentPlace::Passive => SegmentMode::Passive,
             SegmentPlace::Declared => SegmentMode::Declared,
@@ -162,6 +167,11 @@ impl DataSegments {
             }
         };
         Some(DataSegment { mode, bytes: start..end })
+    }
+
+    fn record(&self, index: usize) -> Option<Record> {
+        let at = index.checked_mul(Record::SIZE)?;
+        Record::unpack(*self.records.get(at..)?.first_chunk()?)
     }
 
     /// The last one.
@@ -206,6 +216,10 @@ mod tests {
             DataSegments::try_from(parts)
         };
         assert!(changed(&|parts| parts.computed.clear()).is_err());
+        for more in [0, 1, 2] {
+            assert!(changed(&|parts| parts.computed.push((more, ConstExpr::Global(9)))).is_err());
+        }
+        assert!(changed(&|parts| parts.computed.insert(0, (0, ConstExpr::Global(9)))).is_err());
         assert!(changed(&|parts| parts.records[0] = 4).is_err());
         assert!(changed(&|parts| parts.records = parts.records[..20].into()).is_err());
     }

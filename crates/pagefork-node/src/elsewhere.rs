@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 
-use pagefork_image::{ContentHash, ImageError, ImageRepository, StoredImage, copy_image};
+use pagefork_image::{ContentHash, ImageError, StoredImage, copy_chain};
 
 use crate::base::NodeError;
 use crate::fetch::{self, HeadCheck, own_store};
@@ -22,7 +22,7 @@ impl ImageSource<'_> {
         let mut others = VecDeque::from(self.options.others.clone());
         let mut asked = vec![PageHolder::Node(self.peer.clone())];
         let mut tried = vec![(format!("node {}", self.peer.address), failed)];
-        while let Some(holder) = others.pop_front().or_else(|| self.named_besides(&asked)) {
+        while let Some(holder) = others.pop_front().or_else(|| self.found.named().besides(&asked)) {
             if let Some((_, error)) = tried.last() {
                 let holder = &holder;
                 (self.options.observe)(&StartEvent::Elsewhere { image, error, holder });
@@ -44,7 +44,8 @@ impl ImageSource<'_> {
             }
             asked.push(holder);
         }
-        for (holder, why) in &self.found.named().unasked {
+        for (holder, why) in self.found.named().unasked() {
+            let (holder, why) = (&holder, &why);
             (self.options.observe)(&StartEvent::NotAsked { image, holder, why });
         }
         match tried.pop() {
@@ -56,20 +57,19 @@ impl ImageSource<'_> {
         }
     }
 
-    /// The next one that the image names.
-    fn named_besides(&self, asked: &[PageHolder]) -> Option<PageHolder> {
-        let asked: Vec<_> = asked.iter().collect();
-        self.found.named().besides(&asked).into_iter().next()
-    }
-
     /// Gets all of it out of an object store.
     fn whole_from(&self, place: &ImagePlace, image: ContentHash) -> Result<StoredImage, NodeError> {
         let lost = |why: String| NodeError::PlaceLost { image, place: place.to_string(), why };
         let of_place = |error: ImageError| lost(error.to_string());
         let here = fetch::here(self.images, image, self.signers)?;
+        // Each answer may be in time, and all of them take for ever. Whoever asks a service may wait for one answer as long
+        // as for a node that is lost.
+        let times = &self.options.times;
+        let (limits, pace) = (self.images.limits(), Pace::new(times.patience.max(times.lost)));
+        let images = PacedImages::new(&*place.images, limits, pace, pace::clock());
         let chain = match &here {
             Some(image) => image.chain().clone(),
-            None => place.images.open_chain(image).map_err(of_place)?,
+            None => images.open_chain(image).map_err(of_place)?,
         };
         let tip = chain.tip();
         if tip.hash() != image {
@@ -81,11 +81,6 @@ impl ImageSource<'_> {
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
         let needed = self.needed_modules(image, tip.manifest(), here.is_some())?;
-        // Each answer may be in time, and all of them take for ever.
-        let times = &self.options.times;
-        // Whoever asks a service may wait for one answer as long as for a node that is lost.
-        let (limits, pace) = (self.images.limits(), Pace::new(times.patience.max(times.lost)));
-        let images = &PacedImages::new(&*place.images, limits, pace, pace::clock());
         // Until the image that is here has them spared.
         let mut held = needed.held;
         for module in needed.missing {
@@ -112,7 +107,7 @@ impl ImageSource<'_> {
         if let Some(image) = here {
             return Ok(image);
         }
-        let copied = copy_image(images, self.images, image);
+        let copied = copy_chain(&chain, |code| images.open_code(code), self.images);
         copied.map_err(|error| match is_of_own_store(&error) {
             true => own_store(error),
             false => of_place(error),

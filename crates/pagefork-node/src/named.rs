@@ -55,20 +55,32 @@ impl fmt::Debug for HolderCheck {
     }
 }
 
-/// Holders that an image names.
+/// Holders that an image names. Whom of them this process asks is looked up when somebody is to be asked: it may not
+/// know them any more, or by then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamedHolders {
-    /// Whom this process asks.
-    pub(crate) known: Vec<PageHolder>,
-    /// Whom it does not ask, and why.
-    pub(crate) unasked: Vec<(SavedHolder, String)>,
+    named: Vec<SavedHolder>,
+    check: Option<HolderCheck>,
 }
 
 impl NamedHolders {
-    /// Those that are to be asked besides `asked`.
-    pub(crate) fn besides(&self, asked: &[&PageHolder]) -> Vec<PageHolder> {
-        let is_new = |holder: &&PageHolder| !asked.iter().any(|asked| asked.is_same(holder));
-        self.known.iter().filter(is_new).cloned().collect()
+    /// The next one that is to be asked besides `asked`.
+    pub(crate) fn besides(&self, asked: &[PageHolder]) -> Option<PageHolder> {
+        let is_new = |holder: &PageHolder| !asked.iter().any(|asked| asked.is_same(holder));
+        self.named.iter().filter_map(|holder| self.find(holder).ok()).find(is_new)
+    }
+
+    /// Whom this process does not ask, and why.
+    pub(crate) fn unasked(&self) -> Vec<(SavedHolder, String)> {
+        let why = |holder: &SavedHolder| Some((holder.clone(), self.find(holder).err()?));
+        self.named.iter().filter_map(why).collect()
+    }
+
+    fn find(&self, holder: &SavedHolder) -> Result<PageHolder, String> {
+        match &self.check {
+            Some(check) => check.find(holder),
+            None => Err("this process asks nobody because an image names it".to_owned()),
+        }
     }
 }
 
@@ -99,15 +111,8 @@ impl AcceptedHead {
         own: &PublicKey,
     ) {
         self.image.set(Some(image));
-        let mut named = NamedHolders::default();
-        let others = manifest.holders.iter().filter(|holder| **holder != SavedHolder::Node(*own));
-        for holder in others {
-            let nobody = || Err("this process asks nobody because an image names it".to_owned());
-            match check.map_or_else(nobody, |check| check.find(holder)) {
-                Ok(known) => named.known.push(known),
-                Err(why) => named.unasked.push((holder.clone(), why)),
-            }
-        }
-        *self.named.borrow_mut() = named;
+        let is_other = |holder: &&SavedHolder| **holder != SavedHolder::Node(*own);
+        let named = manifest.holders.iter().filter(is_other).cloned().collect();
+        *self.named.borrow_mut() = NamedHolders { named, check: check.cloned() };
     }
 }

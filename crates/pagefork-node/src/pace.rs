@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pagefork_image::{
-    CollectReport, ContentHash, ImageChain, ImageError, ImageLimits, ImageReader, ImageRepository,
-    ReadAt,
+    ContentHash, ImageChain, ImageError, ImageLimits, ImageReader, ImageRepository, ReadAt,
 };
 
 /// Bytes a second that come of another node, or an object store, at the very least: slower ones are left, since others
@@ -85,7 +84,8 @@ impl<R: Read> Read for PacedReader<R> {
     }
 }
 
-/// Images that are read at a pace: by one who copies all of an image out of a place.
+/// A place of images that is read at a pace, by who copies all of an image out of it: each question may take a
+/// second, or as long as its answer may.
 pub(crate) struct PacedImages<'a> {
     images: &'a dyn ImageRepository,
     limits: &'a ImageLimits,
@@ -101,6 +101,35 @@ impl<'a> PacedImages<'a> {
         clock: PaceClock,
     ) -> Self {
         Self { images, limits, pace: Arc::new(Mutex::new(pace)), clock }
+    }
+
+    /// An image with its ancestors. To open it has no pace.
+    ///
+    /// # Errors
+    /// As [`ImageRepository::open_chain`].
+    pub(crate) fn open_chain(&self, hash: ContentHash) -> Result<ImageChain, ImageError> {
+        let chain = self.images.open_chain(hash)?;
+        let readers = chain.images().iter().map(|image| {
+            let bytes = self.paced(ImageBytes(Arc::clone(image)));
+            let reader = ImageReader::open(bytes, self.limits)?;
+            // Whoever can write there may give something else each time.
+            match reader.hash() == image.hash() {
+                true => Ok(Arc::new(reader)),
+                false => {
+                    let why = "it is another image than it was a moment before";
+                    Err(ImageError::Damaged(why.to_owned()))
+                }
+            }
+        });
+        ImageChain::new(readers.collect::<Result<_, _>>()?, self.limits)
+    }
+
+    /// A code image.
+    ///
+    /// # Errors
+    /// As [`ImageRepository::open_code`].
+    pub(crate) fn open_code(&self, hash: ContentHash) -> Result<Box<dyn ReadAt>, ImageError> {
+        Ok(self.paced(AnyBytes(self.images.open_code(hash)?)))
     }
 
     fn paced(&self, bytes: impl ReadAt + 'static) -> Box<dyn ReadAt> {
@@ -126,7 +155,8 @@ impl<R: ReadAt> ReadAt for PacedBytes<R> {
         self.bytes.read_exact_at(into, offset)?;
         let waited = (self.clock)() - began;
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.took(into.len() as u64, waited)
+        // A question takes time, however little is asked for.
+        pace.took((into.len() as u64).max(LEAST_RATE), waited)
     }
 }
 
@@ -156,57 +186,6 @@ impl ReadAt for AnyBytes {
 
     fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         self.0.read_exact_at(into, offset)
-    }
-}
-
-impl ImageRepository for PacedImages<'_> {
-    fn images(&self) -> Result<Vec<ContentHash>, ImageError> {
-        self.images.images()
-    }
-
-    fn open_chain(&self, hash: ContentHash) -> Result<ImageChain, ImageError> {
-        let chain = self.images.open_chain(hash)?;
-        let readers = chain.images().iter().map(|image| {
-            let bytes = self.paced(ImageBytes(Arc::clone(image)));
-            let reader = ImageReader::open(bytes, self.limits)?;
-            // Whoever can write there may give something else each time.
-            match reader.hash() == image.hash() {
-                true => Ok(Arc::new(reader)),
-                false => {
-                    let why = "it is another image than it was a moment before";
-                    Err(ImageError::Damaged(why.to_owned()))
-                }
-            }
-        });
-        ImageChain::new(readers.collect::<Result<_, _>>()?, self.limits)
-    }
-
-    fn put_image(&self, image: &ImageReader) -> Result<(), ImageError> {
-        self.images.put_image(image)
-    }
-
-    fn open_code(&self, hash: ContentHash) -> Result<Box<dyn ReadAt>, ImageError> {
-        Ok(self.paced(AnyBytes(self.images.open_code(hash)?)))
-    }
-
-    fn put_code(&self, hash: ContentHash, bytes: &dyn ReadAt) -> Result<(), ImageError> {
-        self.images.put_code(hash, bytes)
-    }
-
-    fn names(&self) -> Result<std::collections::BTreeMap<String, ContentHash>, ImageError> {
-        self.images.names()
-    }
-
-    fn set_name(&self, name: &str, hash: ContentHash) -> Result<(), ImageError> {
-        self.images.set_name(name, hash)
-    }
-
-    fn remove_name(&self, name: &str) -> Result<bool, ImageError> {
-        self.images.remove_name(name)
-    }
-
-    fn collect(&self) -> Result<CollectReport, ImageError> {
-        self.images.collect()
     }
 }
 

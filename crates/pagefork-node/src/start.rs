@@ -22,7 +22,7 @@ use crate::fetch::{
     self, HeadCheck, MemoryPeer, NeededModules, fetch_checked, fetch_code, fetch_modules,
 };
 use crate::guests::{GuestClock, ThreadClock, TimeSpent};
-use crate::named::{AcceptedHead, HolderCheck};
+use crate::named::{AcceptedHead, HolderCheck, NamedHolders};
 use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
@@ -462,7 +462,9 @@ impl ImageSource<'_> {
         code.extend(fetch_code(peer, own, remote.head(), images, &times.node)?);
         code_time.add(clock.spent());
         let is_over = Arc::<AtomicBool>::default();
-        let waits = Mutex::new(PageWaits { others: self.others().into(), ..PageWaits::default() });
+        let others = VecDeque::from(options.others.clone());
+        let holders = [self.asked, &[PageHolder::Node((*peer).clone())]].concat();
+        let waits = Mutex::new(PageWaits { others, holders, ..PageWaits::default() });
         let sink = Arc::new_cyclic(|this| ImagePages {
             this: Weak::clone(this),
             image,
@@ -475,7 +477,7 @@ impl ImageSource<'_> {
             signers: (*signers).clone(),
             plan: plan.clone(),
             times: *times,
-            unasked: self.found.named().unasked,
+            named: self.found.named(),
             _code: code,
             waits,
         });
@@ -488,14 +490,6 @@ impl ImageSource<'_> {
     /// Somebody who is trusted has signed this.
     fn accept(&self, image: ContentHash, manifest: &Manifest) {
         self.found.accept(image, manifest, self.options.holders.as_ref(), &self.own.public());
-    }
-
-    /// Who is asked once this holder is lost: those that were said, and behind them those that the image names.
-    fn others(&self) -> Vec<PageHolder> {
-        let said = &self.options.others;
-        let this = PageHolder::Node(self.peer.clone());
-        let known: Vec<_> = said.iter().chain(self.asked).chain([&this]).collect();
-        [&said[..], &self.found.named().besides(&known)].concat()
     }
 
     /// What is needed to make code of, if the image's own cannot run here.
@@ -555,8 +549,8 @@ struct ImagePages {
     signers: TrustedKeys,
     plan: FetchPlan,
     times: PageTimes,
-    /// Holders that the image names and that are not asked, and why.
-    unasked: Vec<(SavedHolder, String)>,
+    /// Whom the image names: they are asked after all others.
+    named: NamedHolders,
     /// Code and modules: until the image is in the store nothing else has collection spare them.
     _code: Vec<StoredCode>,
     waits: Mutex<PageWaits>,
@@ -566,6 +560,8 @@ struct ImagePages {
 #[derive(Default)]
 struct PageWaits {
     others: VecDeque<PageHolder>,
+    /// Who was asked.
+    holders: Vec<PageHolder>,
     /// Groups that a node was asked for because somebody waits for them, and that have not come.
     asked: BTreeSet<u64>,
     /// Of these, those that another one is to be asked for.
@@ -580,12 +576,16 @@ impl ImagePages {
     /// Asks another holder, now that one is lost. Returns whether there is one.
     fn ask_other(&self, why: &NodeError) -> bool {
         let Some(sink) = self.this.upgrade() else { return false };
-        let holder = {
+        let (said, asked) = {
             let mut waits = self.waits();
-            let Some(holder) = waits.others.pop_front() else { return false };
-            waits.again = waits.asked.iter().copied().collect();
-            holder
+            (waits.others.pop_front(), waits.holders.clone())
         };
+        let Some(holder) = said.or_else(|| self.named.besides(&asked)) else { return false };
+        {
+            let mut waits = self.waits();
+            waits.holders.push(holder.clone());
+            waits.again = waits.asked.iter().copied().collect();
+        }
         let image = self.image.hash();
         (self.observe)(&StartEvent::Elsewhere { image, error: why, holder: &holder });
         let thread = thread::Builder::new().name("pagefork-holder".to_owned());
@@ -694,7 +694,8 @@ impl PageSink for ImagePages {
         // First, so that it stands before what becomes of the guests.
         if !matches!(why, NodeError::Stopped) {
             let image = self.image.hash();
-            for (holder, why) in &self.unasked {
+            for (holder, why) in self.named.unasked() {
+                let (holder, why) = (&holder, &why);
                 (self.observe)(&StartEvent::NotAsked { image, holder, why });
             }
             (self.observe)(&StartEvent::Lost { image, error: why });

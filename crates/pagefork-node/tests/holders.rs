@@ -78,10 +78,11 @@ fn node(seed: u8) -> SavedHolder {
     SavedHolder::Node(key(seed).public())
 }
 
-/// What was said, and of which holders it was asked where they are.
+/// What was said, whom the process knows, and of which holders it was asked where they are.
 #[derive(Clone, Default)]
 struct Told {
     said: Arc<Mutex<Vec<String>>>,
+    known: Arc<Mutex<Vec<PageHolder>>>,
     looked_up: Arc<Mutex<Vec<SavedHolder>>>,
 }
 
@@ -89,6 +90,8 @@ impl Told {
     /// How a process starts images that knows these holders. Nothing comes but what is touched.
     fn options(&self, known: Vec<PageHolder>) -> StartOptions {
         let (said, looked_up) = (Arc::clone(&self.said), Arc::clone(&self.looked_up));
+        *self.known.lock().unwrap() = known;
+        let known = Arc::clone(&self.known);
         let find = move |holder: &SavedHolder| {
             looked_up.lock().unwrap().push(holder.clone());
             let is_it = |known: &&PageHolder| match (known, holder) {
@@ -96,7 +99,13 @@ impl Told {
                 (PageHolder::Place(place), SavedHolder::Objects(url)) => place.url == *url,
                 _ => false,
             };
-            known.iter().find(is_it).cloned().ok_or_else(|| "it is a stranger".to_owned())
+            known
+                .lock()
+                .unwrap()
+                .iter()
+                .find(is_it)
+                .cloned()
+                .ok_or_else(|| "it is a stranger".to_owned())
         };
         let plan =
             FetchPlan { certain: false, stride: false, background: false, ..FetchPlan::default() };
@@ -225,6 +234,23 @@ fn holders_that_were_said_to_the_process_are_asked_before_those_that_the_image_n
     for (asked, peer) in asked.iter().zip(&peers[1..]) {
         assert!(asked.contains(&peer.key.to_string()), "{asked}");
     }
+}
+
+#[test]
+fn who_is_known_is_looked_up_when_somebody_is_to_be_asked() {
+    let (there, here) = (Holder::new("later-there", 51), Holder::new("later-here", 52));
+    let other = Holder::new("later-other", 53);
+    let image = there.save(AUTHOR, &[node(53)]);
+    copy_image(&there.images, &other.images, image).unwrap();
+    let (link, peer) = linked(&there);
+    let told = Told::default();
+    let found = start(&peer, "named", &here.images, &told.options(Vec::new())).unwrap();
+    let Some(mut started) = Started::new(found, &here.images) else { return };
+    assert_eq!(*told.looked_up.lock().unwrap(), []);
+    told.known.lock().unwrap().push(PageHolder::Node(other.peer.clone()));
+    link.end();
+    assert_eq!(started.call("far").unwrap(), i32::from(b'f'));
+    assert_eq!(told.of("NotAsked"), [""; 0]);
 }
 
 #[test]

@@ -2,12 +2,16 @@
 //! allocates nothing. Where page faults are not counted in memory it makes the one that counts them; and where
 //! many pages are kept, one in eight asks a clock.
 //!
-//! The parent traces the child and notes each call that it makes, whatever it is.
+//! Memory is locked twice, by one instruction each, though no other thread wants it.
+//!
+//! The parent traces the child and notes each call that it makes, or each instruction, whatever it is.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork::{Config, Engine, InstancePre, Linker, Module, PoolConfig};
 
+use super::traced::{MARK, Stopped, Traced, mark};
 use super::{ALLOCATIONS, in_own_process};
 
 /// Functions that write to none, one, some and many pages of a memory, and one that calls the host.
@@ -36,9 +40,6 @@ const KINDS: [&str; 7] = ["nop", "global", "host", "read", "page", "pages", "man
 const WARM: u32 = 400;
 const ROUNDS: u32 = 200;
 
-/// No call that a request makes: it says to the parent where requests begin and end.
-const MARK: libc::c_long = libc::SYS_getppid;
-
 /// An engine with the default in all that requests are made of.
 fn pre() -> InstancePre<()> {
     // What looks after idle slots does so in a thread of its own, for whose lock a request may wait.
@@ -54,11 +55,6 @@ fn request(pre: &InstancePre<()>, kind: &str) {
     let (mut store, instance) = pre.spawn(()).unwrap();
     let function = instance.get_typed_func::<(), ()>(&mut store, kind).unwrap();
     function.call(&mut store, ()).unwrap();
-}
-
-fn mark() {
-    // SAFETY: a call without arguments, which changes nothing.
-    unsafe { libc::syscall(MARK) };
 }
 
 /// What the child does: requests until all is warm, then those that are looked at. Returns its exit code.
@@ -78,66 +74,17 @@ fn requests(kind: &str) -> i32 {
 /// The system calls by their number, and how often each is made, that a child makes between two marks of
 /// `body`, which returns its exit code; and how it ends. `None` where no process may trace another.
 fn calls_of(body: impl FnOnce() -> i32) -> Option<(BTreeMap<i64, u32>, i32)> {
-    const REFUSED: i32 = 78;
-    // SAFETY: this process has no other thread that could hold a lock for ever.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: these concern this child alone, which runs nothing of the parent's at its exit.
-        unsafe {
-            libc::alarm(100);
-            if libc::ptrace(libc::PTRACE_TRACEME, 0, none, none) != 0 {
-                libc::_exit(REFUSED);
-            }
-            libc::raise(libc::SIGSTOP);
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-            libc::_exit(code.unwrap_or(101));
-        }
-    }
-    let next = |request, signal: i64| {
-        let none = std::ptr::null_mut::<libc::c_void>();
-        let mut status = 0;
-        // SAFETY: it goes on with the child made above, which has stopped, and waits for it.
-        unsafe {
-            assert_eq!(libc::ptrace(request, child, none, signal), 0);
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        }
-        status
-    };
-    let mut status = 0;
-    // SAFETY: waits for the child made above, which stops itself or ends.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == REFUSED {
-        return None;
-    }
-    let options = i64::from(libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL);
-    let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the child has stopped.
-    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, child, none, options) }, 0);
-    let (mut calls, mut marks, mut is_inside, mut signal) = (BTreeMap::new(), 0, false, 0);
+    let mut child = Traced::new(body)?;
+    let (mut calls, mut marks, mut is_inside) = (BTreeMap::new(), 0, false);
     loop {
-        status = next(libc::PTRACE_SYSCALL, signal);
-        signal = 0;
-        if libc::WIFEXITED(status) {
-            assert_eq!(marks, 2, "it has ended too early: {}", libc::WEXITSTATUS(status));
-            return Some((calls, libc::WEXITSTATUS(status)));
-        }
-        assert!(libc::WIFSTOPPED(status), "ended by a signal: {status:#x}");
-        if libc::WSTOPSIG(status) != libc::SIGTRAP | 0x80 {
-            // It gets its signals, which are no calls.
-            signal = i64::from(libc::WSTOPSIG(status));
-            continue;
+        if let Stopped::Ended(code) = child.to_call() {
+            assert_eq!(marks, 2, "it has ended too early: {code}");
+            return Some((calls, code));
         }
         // Each call stops twice: where it begins and where it ends.
         is_inside = !is_inside;
         if is_inside {
-            // SAFETY: the structure is filled in by the kernel; the child has stopped.
-            let number = unsafe {
-                let mut registers = std::mem::zeroed::<libc::user_regs_struct>();
-                let place = &raw mut registers;
-                assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, child, none, place), 0);
-                registers.orig_rax as i64
-            };
+            let number = child.registers().orig_rax as i64;
             match (number == MARK, marks) {
                 (true, _) => marks += 1,
                 (false, 1) => *calls.entry(number).or_insert(0) += 1,
@@ -145,6 +92,39 @@ fn calls_of(body: impl FnOnce() -> i32) -> Option<(BTreeMap<i64, u32>, i32)> {
             }
         }
     }
+}
+
+/// How many instructions that lock memory a child carries out between two marks of `body`, and how many of any kind. `None`
+/// where no process may trace another.
+fn locked_of(body: impl FnOnce() -> i32) -> Option<(u32, u32)> {
+    let mut child = Traced::new(body)?;
+    while child.registers().orig_rax as i64 != MARK {
+        assert!(matches!(child.to_call(), Stopped::There), "it has ended too early");
+    }
+    assert!(matches!(child.to_call(), Stopped::There), "the mark has an end");
+    let (mut locked, mut all) = (0, 0);
+    loop {
+        assert!(matches!(child.step(), Stopped::There), "it has ended too early");
+        let registers = child.registers();
+        let code = child.bytes(registers.rip);
+        if code.starts_with(&[0x0f, 0x05]) && registers.rax as i64 == MARK {
+            return Some((locked, all));
+        }
+        locked += u32::from(locks(&code));
+        all += 1;
+    }
+}
+
+/// Whether an instruction of x86-64 locks memory: by its prefix, or since it exchanges a register with memory.
+fn locks(code: &[u8; 8]) -> bool {
+    const PREFIXES: [u8; 11] = [0xf2, 0xf3, 0x66, 0x67, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65, 0xf0];
+    let behind = code.iter().position(|byte| !PREFIXES.contains(byte)).unwrap_or(code.len());
+    let (prefixes, rest) = code.split_at(behind);
+    let rest = match rest {
+        [0x40..=0x4f, rest @ ..] => rest,
+        rest => rest,
+    };
+    prefixes.contains(&0xf0) || matches!(rest, [0x86 | 0x87, 0..=0xbf, ..])
 }
 
 /// The calls of as many requests as [`ROUNDS`] that are made by design. Whoever keeps many pages asks the clock of the
@@ -198,6 +178,50 @@ fn where_faults_are_not_counted_in_memory_a_warm_request_makes_one_call() {
                 requests(kind)
             });
         }
+    });
+}
+
+/// Where a store is taken and where it is parked: threads that enforce limits look into the same place.
+#[test]
+fn a_whole_warm_request_locks_memory_twice() {
+    const ROUNDS: u32 = 8;
+    in_own_process("whole_requests::a_whole_warm_request_locks_memory_twice", || {
+        for kind in ["nop", "global", "host", "read", "page", "pages"] {
+            let found = locked_of(|| {
+                let pre = pre();
+                (0..WARM).for_each(|_| request(&pre, kind));
+                mark();
+                (0..ROUNDS).for_each(|_| request(&pre, kind));
+                mark();
+                0
+            });
+            let Some((locked, all)) = found else {
+                return eprintln!(
+                    "NOT TESTED: locks of a {kind}: no process may trace another here"
+                );
+            };
+            assert!(all > ROUNDS * 100, "{kind}: {all} instructions");
+            assert_eq!(locked, 2 * ROUNDS, "{kind}");
+        }
+    });
+}
+
+/// The parent sees each instruction that locks memory.
+#[test]
+fn locked_instructions_are_noticed() {
+    in_own_process("whole_requests::locked_instructions_are_noticed", || {
+        let count = AtomicU64::new(1);
+        let found = locked_of(|| {
+            mark();
+            count.fetch_add(1, Ordering::Relaxed);
+            count.swap(2, Ordering::Relaxed);
+            let _ = count.compare_exchange(2, 3, Ordering::Relaxed, Ordering::Relaxed);
+            count.store(4, Ordering::Relaxed);
+            mark();
+            0
+        });
+        let Some((locked, _)) = found else { return };
+        assert_eq!(locked, 3);
     });
 }
 

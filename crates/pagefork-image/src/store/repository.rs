@@ -98,7 +98,32 @@ pub fn copy_image(
     to: &dyn ImageRepository,
     hash: ContentHash,
 ) -> Result<(), ImageError> {
-    let chain = from.open_chain(hash)?;
+    copy_chain(&from.open_chain(hash)?, |code| from.open_code(code), to)
+}
+
+/// As [`copy_image`], of an image that is open; `open_code` gives its code.
+///
+/// # Errors
+/// As of [`copy_image`].
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_image::{ImageDraft, ImageStore, Manifest, PageRuns, copy_chain};
+///
+/// # let path = std::env::temp_dir().join(format!("pagefork-chain-{}", std::process::id()));
+/// let (from, to) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
+/// let image = from.save(ImageDraft::new(Manifest::default(), &PageRuns::default()))?;
+/// copy_chain(image.chain(), |code| Ok(from.load_code(code)?.into_bytes()), &to)?;
+/// assert_eq!(to.images()?, [image.hash()]);
+/// # std::fs::remove_dir_all(path).unwrap();
+/// # Ok::<(), ImageError>(())
+/// ```
+pub fn copy_chain(
+    chain: &ImageChain,
+    open_code: impl Fn(ContentHash) -> Result<Box<dyn ReadAt>, ImageError>,
+    to: &dyn ImageRepository,
+) -> Result<(), ImageError> {
     let known: BTreeSet<ContentHash> = to.images()?.into_iter().collect();
     let mut done = BTreeSet::new();
     for image in chain.images().iter().rev() {
@@ -106,7 +131,7 @@ pub fn copy_image(
             if !done.insert(hash) {
                 continue;
             }
-            match from.open_code(hash) {
+            match open_code(hash) {
                 Ok(code) => to.put_code(hash, &*code)?,
                 Err(ImageError::NotFound { .. }) => {}
                 Err(error) => return Err(error),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork_image::{
-    ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, copy_image,
+    ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, copy_chain,
 };
 
 use super::*;
@@ -177,7 +177,10 @@ fn an_image_that_drips_out_of_a_place_is_left_in_time_and_nothing_half_made_stay
         let images = SlowImages { images: there.clone(), time: time.clone(), pause };
         let pace = Pace::new(15 * SECOND);
         let paced = PacedImages::new(&images, there.limits(), pace, time.clock());
-        (copy_image(&paced, here, image), (time.clock())())
+        let copied = paced
+            .open_chain(image)
+            .and_then(|chain| copy_chain(&chain, |code| paced.open_code(code), here));
+        (copied, (time.clock())())
     };
     let (_here, here) = PaceStore::new("here");
     // Each answer is in time.

@@ -38,7 +38,7 @@ use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase, SecondPlace};
 pub struct ArrivalCounts {
     /// Programs that went on here.
     pub programs: u64,
-    /// Those whose hand-over was carried out by the thread that had received it.
+    /// Hand-overs that the thread which had received them set about at once, also such as did not succeed.
     pub at_once: u64,
     /// Those that went on in slots that were filled before they were handed over.
     pub in_filled_slots: u64,
@@ -377,11 +377,14 @@ impl ArrivingProgram {
                     })
                 }
                 TargetOutput::Own => {
-                    if let (Some((program, ready)), Some(place)) = (ready.take(), self.place.take())
-                    {
+                    if let (Some(prepared), Some(place)) = (ready.take(), self.place.take()) {
+                        let PreparedProgram { program, ready, in_place } = prepared;
                         place.fill(&program);
                         program.run(ready, Arc::clone(&node.options().say))?;
-                        node.arrivals().count_as(|counts| counts.programs += 1);
+                        node.arrivals().count_as(|counts| {
+                            counts.programs += 1;
+                            counts.in_filled_slots += u64::from(in_place);
+                        });
                     }
                     None
                 }
@@ -488,7 +491,7 @@ impl ArrivingProgram {
         node: &ProgramNode,
         image: ContentHash,
         epoch: u64,
-    ) -> Result<(Arc<NodeProgram>, ReadyProgram), TakeFailure> {
+    ) -> Result<PreparedProgram, TakeFailure> {
         if self.place.is_none() {
             self.place = Some(node.place_of_arrival(self.offer.program, epoch)?);
         }
@@ -552,14 +555,21 @@ impl ArrivingProgram {
         let uses = slots.as_ref().map(SlotsAhead::uses);
         let mut ready = host.of_snapshot(&snapshot, &wasi, &streams, has_sockets, pages, slots)?;
         let in_place = uses.is_some_and(|uses| uses.in_place() > 0);
-        node.arrivals().count_as(|counts| counts.in_filled_slots += u64::from(in_place));
         let limit = node.options().limits.timeout;
         ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
         let phase = ProgramPhase::Running;
         let program = NodeProgram::new(record.program, record.name, self.from, streams, phase);
         program.set_travels(epoch + 1, record.has_sockets);
-        Ok((program, ready))
+        Ok(PreparedProgram { program, ready, in_place })
     }
+}
+
+/// A program that was handed over, ready to go on.
+struct PreparedProgram {
+    program: Arc<NodeProgram>,
+    ready: ReadyProgram,
+    /// In slots that were filled before.
+    in_place: bool,
 }
 
 /// Why a program that was handed over does not go on here.

@@ -579,7 +579,8 @@ impl MovingProgram {
                 break self.go_on_here();
             }
             // Most targets answer at once.
-            let is_early = self.unsaved.is_some() && self.rest() < EARLY;
+            let has_more = self.unsaved.is_some() || self.spent.is_some();
+            let is_early = has_more && self.rest() < EARLY;
             if !is_early || self.link.is_none() {
                 self.settle_notes();
             }

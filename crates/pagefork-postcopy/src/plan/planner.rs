@@ -200,13 +200,15 @@ impl Planner {
         };
         self.record(group);
         if self.plan.stride {
-            let states = &self.states;
+            let (states, guesses) = (&self.states, &self.guesses);
+            // A guess that has not been asked for yet is paid for.
             let is_absent = |group: u64| {
                 let state = usize::try_from(group).ok().and_then(|group| states.get(group));
-                state == Some(&GroupState::Absent)
+                state == Some(&GroupState::Absent) && !guesses.contains(&group)
             };
             let was_met = met == Some(PlanLayer::Stride);
-            self.guesses.extend(self.stride.fault(group, was_met, is_absent));
+            let guessed = self.stride.fault(group, was_met, is_absent);
+            self.guesses.extend(guessed);
             while self.guesses.len() > Self::GUESSES_MAX {
                 self.guesses.pop_front();
             }
