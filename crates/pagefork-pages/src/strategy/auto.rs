@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::os::faults::counts_faults_in_memory;
 use crate::pages::slot_pages::SlotPages;
-use crate::strategy::blind::BlindCosts;
+use crate::strategy::blind::{BlindCosts, Compared};
 use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::DirtySet;
 use crate::strategy::report::ResetReport;
@@ -245,7 +245,7 @@ impl Auto {
     /// search takes.
     fn costs_more_by_now(&self) -> bool {
         let was_compared = matches!(self.reason, Reason::Compared { .. });
-        let is_dearer = || self.blind.compared().is_some_and(|compared| !compared.discards());
+        let is_dearer = || self.blind.compared().is_some_and(Compared::searches);
         self.mode == ResetKind::Discard && was_compared && is_dearer()
     }
 
