@@ -600,7 +600,7 @@ impl MovingProgram {
                 Ok(events) if events.contains(&MoveEvent::Taken) => {
                     self.report.taking = self.rest().saturating_sub(self.report.pause());
                     debug_assert!(
-                        self.spent.is_some() || self.unsaved.is_none(),
+                        self.spent.is_some() || !is_early,
                         "pages were given back while the program rested"
                     );
                     self.leave();
