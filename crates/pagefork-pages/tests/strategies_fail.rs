@@ -355,9 +355,13 @@ fn without_pagemap_scan_the_page_map_is_read() {
 }
 
 /// A kernel before 6.7 where perf is forbidden, on which things take that long: what `Auto` uses after each
-/// of `rounds` runs that write another page each time, and why.
+/// of `rounds` runs that write another page each time, and why; then of `large` runs that write a hundred.
 #[cfg(not(feature = "no-cow"))]
-fn auto_without_scans_and_counting(times: Times, rounds: u64) -> Vec<(ResetKind, Reason)> {
+fn auto_without_scans_and_counting(
+    times: Times,
+    rounds: u64,
+    large: u64,
+) -> Vec<(ResetKind, Reason)> {
     fail_all(Call::Scan, libc::ENOTTY, HostFeatures::get).unwrap();
     fail_all(Call::WatchFaults, libc::EACCES, || {
         assert!(!pagefork_pages::counts_faults_in_memory());
@@ -366,9 +370,12 @@ fn auto_without_scans_and_counting(times: Times, rounds: u64) -> Vec<(ResetKind,
     let case = Case::new("wide", layout_of(&[MemoryType::new(0, None)]), image, (4 * MIB, 4 * MIB));
     let strategies = strategies(ResetKind::Auto);
     let mut slot = case.spawn(&strategies);
-    let used = (0..rounds).map(|round| {
+    let used = (0..rounds + large).map(|round| {
         slot.enter();
-        write(&slot, case.memory(0) + round * 7 % (4 * MIB / PAGE) * PAGE, &[0xab]);
+        for page in 0..if round < rounds { 1 } else { 100 } {
+            let place = (round * 7 + page * 11) % (4 * MIB / PAGE) * PAGE;
+            write(&slot, case.memory(0) + place, &[0xab]);
+        }
         with_times(times, || slot.reset_for(OWNER).unwrap());
         (slot.strategy().used, slot.strategy().reason)
     });
@@ -388,12 +395,36 @@ fn where_reading_the_page_map_costs_more_all_is_discarded() {
             search_all: 200_000,
             discard_all: 4000,
         };
-        let used = auto_without_scans_and_counting(quick, 1000);
+        let used = auto_without_scans_and_counting(quick, 1000, 0);
         let blind = |(kind, _): &&(ResetKind, Reason)| *kind == ResetKind::Discard;
         assert!(used.iter().filter(blind).count() > 700, "{used:?}");
         assert!(used.iter().any(|(_, reason)| matches!(reason, Reason::Compared { .. })));
         assert!(!used[200..].iter().all(|used| blind(&used)), "it looks again");
     });
+}
+
+/// However long nothing else was tried.
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn where_all_is_discarded_and_runs_come_to_write_much_it_is_looked_for_at_once() {
+    in_own_process(
+        "where_all_is_discarded_and_runs_come_to_write_much_it_is_looked_for_at_once",
+        || {
+            let quick = Times {
+                fault: 2500,
+                protected_fault: 1000,
+                search: 20_000,
+                search_all: 50_000,
+                discard_all: 4000,
+            };
+            let used = auto_without_scans_and_counting(quick, 10_000, 300);
+            let blind = |used: &[(ResetKind, Reason)]| {
+                used.iter().filter(|(kind, _)| *kind == ResetKind::Discard).count()
+            };
+            let (before, then) = (blind(&used[9_000..10_000]), blind(&used[10_000..]));
+            assert!(before > 900 && then < 50, "{before}, {then}");
+        },
+    );
 }
 
 #[test]
@@ -409,7 +440,7 @@ fn where_reading_the_page_map_costs_less_discarding_is_tried_less_and_less() {
                 search_all: 1000,
                 discard_all: 500_000,
             };
-            let used = auto_without_scans_and_counting(dear, 3000);
+            let used = auto_without_scans_and_counting(dear, 3000, 0);
             let blind = |used: &[(ResetKind, Reason)]| {
                 used.iter().filter(|(kind, _)| *kind == ResetKind::Discard).count()
             };

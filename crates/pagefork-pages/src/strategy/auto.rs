@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::os::faults::counts_faults_in_memory;
 use crate::pages::slot_pages::SlotPages;
-use crate::strategy::blind::BlindCosts;
+use crate::strategy::blind::{BlindCosts, Compared};
 use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::DirtySet;
 use crate::strategy::report::ResetReport;
@@ -204,7 +204,7 @@ impl Auto {
         &mut self,
         finds_new: bool,
         pages: &SlotPages,
-        dirty: &DirtySet,
+        dirty: &mut DirtySet,
     ) -> Option<(ResetKind, Reason)> {
         if std::mem::take(&mut self.is_trial) {
             let compared = self.blind.compared();
@@ -217,11 +217,20 @@ impl Auto {
                 self.wait_longer();
                 return Some((ResetKind::Discard, reason));
             }
-            self.trial_wait = self.trial_retry;
-            self.trial_retry = (self.trial_retry * 2).min(RETRY_MAX);
+            self.wait_to_try();
             return Some((ResetKind::Scan, reason));
         }
-        if self.mode != ResetKind::Scan || !dirty.reads_page_map() {
+        if !dirty.reads_page_map() {
+            return None;
+        }
+        if self.costs_more_by_now() {
+            // What is known is of other runs.
+            self.wait_to_try();
+            self.retry = RETRY;
+            dirty.forget_returns();
+            return Some((ResetKind::Scan, Reason::Retry));
+        }
+        if self.mode != ResetKind::Scan {
             return None;
         }
         self.trial_wait = self.trial_wait.saturating_sub(1);
@@ -230,6 +239,20 @@ impl Auto {
         let may = self.trial_wait == 0 && !pages.has_copies() && dirty.keeps_nothing();
         self.is_trial = may && finds_new && self.blind.knows_search();
         self.is_trial.then_some((ResetKind::Discard, Reason::Retry))
+    }
+
+    /// Whether all is discarded because that cost less, and runs have come to take more page faults since than a
+    /// search takes.
+    fn costs_more_by_now(&self) -> bool {
+        let was_compared = matches!(self.reason, Reason::Compared { .. });
+        let is_dearer = || self.blind.compared().is_some_and(Compared::searches);
+        self.mode == ResetKind::Discard && was_compared && is_dearer()
+    }
+
+    /// Has the next try to discard all wait, longer each time.
+    fn wait_to_try(&mut self) {
+        self.trial_wait = self.trial_retry;
+        self.trial_retry = (self.trial_retry * 2).min(RETRY_MAX);
     }
 
     /// Has the next try of a mode that did not pay wait, longer each time.

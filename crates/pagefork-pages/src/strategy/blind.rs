@@ -92,6 +92,11 @@ impl Compared {
     pub(super) fn discards(self) -> bool {
         self.discard_ns + self.discard_ns / 8 < self.search_ns
     }
+
+    /// Whether to search saves more than that.
+    pub(super) fn searches(self) -> bool {
+        self.search_ns + self.search_ns / 8 < self.discard_ns
+    }
 }
 
 #[cfg(test)]
@@ -99,10 +104,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn discarding_has_to_save_an_eighth() {
-        let discards = |search_ns, discard_ns| Compared { search_ns, discard_ns }.discards();
-        assert!(discards(25_000, 9000));
-        assert!(!discards(10_000, 9000) && !discards(4000, 9000));
+    fn what_is_chosen_has_to_save_an_eighth() {
+        let compared = |search_ns, discard_ns| Compared { search_ns, discard_ns };
+        assert!(compared(25_000, 9000).discards() && compared(4000, 9000).searches());
+        for close in [compared(10_000, 9000), compared(9000, 10_000)] {
+            assert!(!close.discards() && !close.searches());
+        }
     }
 
     #[test]

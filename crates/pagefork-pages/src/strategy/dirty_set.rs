@@ -194,7 +194,7 @@ impl DirtySet {
             pages: Vec::new(),
             evicted: Evicted::default(),
             protection: Protection::new(protection),
-            returns: [ReturnTimes::UNKNOWN; 2],
+            returns: [ReturnTimes::unknown(0); 2],
             look: LOOK,
             search: SEARCH,
             search_all: None,
@@ -243,6 +243,11 @@ impl DirtySet {
     /// Has future returns weigh more than past ones.
     pub(crate) fn fade(&mut self) {
         self.returns.iter_mut().for_each(|returns| returns.fade(4));
+    }
+
+    /// Has nothing be known of how soon pages return.
+    pub(crate) fn forget_returns(&mut self) {
+        self.returns = [ReturnTimes::unknown(self.resets); 2];
     }
 
     /// Whether a scan would pay, which tells pages that were only read from private ones.

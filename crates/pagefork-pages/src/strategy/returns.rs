@@ -39,8 +39,11 @@ pub(super) struct ReturnTimes {
 }
 
 impl ReturnTimes {
-    pub(super) const UNKNOWN: Self =
-        Self { written: 0, again: [0; KEEP.len()], during: 0, judged_at: 0, keep: KEEP_AT_FIRST };
+    /// Of nothing that was seen until so many resets.
+    pub(super) fn unknown(resets: u64) -> Self {
+        let again = [0; KEEP.len()];
+        Self { written: 0, again, during: 0, judged_at: resets, keep: KEEP_AT_FIRST }
+    }
 
     /// The number of unchanged looks after which a page is evicted.
     pub(super) fn keep(&self) -> u8 {
@@ -169,7 +172,7 @@ mod tests {
     }
 
     fn kept_by(costs: PageCosts, count: u64, of: u64) -> u8 {
-        let (mut returns, mut evicted) = (ReturnTimes::UNKNOWN, Evicted::default());
+        let (mut returns, mut evicted) = (ReturnTimes::unknown(0), Evicted::default());
         let mut random = 1u64;
         for run in 1..2000 {
             for _ in 0..count {
