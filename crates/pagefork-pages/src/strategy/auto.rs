@@ -24,7 +24,7 @@ use crate::strategy::tuning::{
 /// ```
 ///
 /// Where a search reads the page map, `Discard` is tried for a window if runs write something
-/// new that page faults do not show, less and less often, and stays if it costs less: [`BlindCosts`].
+/// new that page faults do not show, less and less often, and stays as long as it costs less: [`BlindCosts`].
 #[derive(Debug)]
 pub(crate) struct Auto {
     huge_pages: HugePagePolicy,
