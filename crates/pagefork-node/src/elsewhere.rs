@@ -73,7 +73,8 @@ impl ImageSource<'_> {
         let images = PacedImages::new(&*place.images, limits, pace, pace::clock());
         let chain = match &here {
             Some(image) => image.chain().clone(),
-            None => images.open_chain(image).map_err(failed)?,
+            // What it says before it is proved is its own matter, however large.
+            None => images.open_chain(image).map_err(of_place)?,
         };
         let tip = chain.tip();
         if tip.hash() != image {

@@ -33,7 +33,8 @@ use crate::place::PageHolder;
 pub struct HolderCheck(Arc<dyn Fn(&SavedHolder) -> Result<PageHolder, String> + Send + Sync>);
 
 impl HolderCheck {
-    /// By what `find` says: where a holder is, or why it is not asked.
+    /// By what `find` says: where a holder is, or why it is not asked. It says the same of a holder each time, as long as
+    /// that is where it was.
     pub fn new(
         find: impl Fn(&SavedHolder) -> Result<PageHolder, String> + Send + Sync + 'static,
     ) -> Self {

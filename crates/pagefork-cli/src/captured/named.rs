@@ -90,7 +90,8 @@ impl NamedImage {
         let Some(guests) = guests.map(|guests| guests.times()) else { return };
         for holder in &image.head().manifest().holders {
             let unasked = known.find(holder).err();
-            let why = unasked.map_or_else(String::new, |why| format!(", which is not asked: {why}"));
+            let why =
+                unasked.map_or_else(String::new, |why| format!(", which is not asked: {why}"));
             output::say(format_args!("{name}: it names {}{why}", holders::shown(holder)));
         }
         let (residency, loaded) = (image.residency(), loaded.unwrap_or_default());
