@@ -140,13 +140,17 @@ fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
     let date = Command::new("date").args(["--utc", "+%F"]).output()?.stdout;
     let directory = directory.join("samples").join(String::from_utf8_lossy(&date).trim());
     std::fs::create_dir_all(&directory)?;
-    for (part, text) in parts(&condensed(&report.samples)).iter().enumerate() {
-        let file = match part {
-            0 => format!("{name}.tsv"),
-            part => format!("{name}-{}.tsv", part + 1),
-        };
-        std::fs::write(directory.join(file), text)?;
+    let file = |part: usize| match part {
+        0 => directory.join(format!("{name}.tsv")),
+        part => directory.join(format!("{name}-{}.tsv", part + 1)),
+    };
+    let parts = parts(&condensed(&report.samples));
+    for (part, text) in parts.iter().enumerate() {
+        std::fs::write(file(part), text)?;
     }
+    // Those of an earlier run on that day.
+    let mut later = (parts.len()..).map(file).take_while(|file| file.exists());
+    later.try_for_each(std::fs::remove_file)?;
     // A drawing that a document shows is of the table beside it.
     let drawing = documented_plots().join(name).with_extension("svg");
     match &report.plot {

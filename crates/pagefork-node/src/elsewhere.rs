@@ -61,6 +61,10 @@ impl ImageSource<'_> {
     fn whole_from(&self, place: &ImagePlace, image: ContentHash) -> Result<StoredImage, NodeError> {
         let lost = |why: String| NodeError::PlaceLost { image, place: place.to_string(), why };
         let of_place = |error: ImageError| lost(error.to_string());
+        let failed = |error: ImageError| match is_of_own_store(&error) {
+            true => own_store(error),
+            false => of_place(error),
+        };
         let here = fetch::here(self.images, image, self.signers)?;
         // Each answer may be in time, and all of them take for ever. Whoever asks a service may wait for one answer as long
         // as for a node that is lost.
@@ -69,6 +73,7 @@ impl ImageSource<'_> {
         let images = PacedImages::new(&*place.images, limits, pace, pace::clock());
         let chain = match &here {
             Some(image) => image.chain().clone(),
+            // What it says before it is proved is its own matter, however large.
             None => images.open_chain(image).map_err(of_place)?,
         };
         let tip = chain.tip();
@@ -107,11 +112,7 @@ impl ImageSource<'_> {
         if let Some(image) = here {
             return Ok(image);
         }
-        let copied = copy_chain(&chain, |code| images.open_code(code), self.images);
-        copied.map_err(|error| match is_of_own_store(&error) {
-            true => own_store(error),
-            false => of_place(error),
-        })?;
+        copy_chain(&chain, |code| images.open_code(code), self.images).map_err(failed)?;
         fetch::here(self.images, image, self.signers)?
             .ok_or_else(|| lost("it has not got the image's code".to_owned()))
     }

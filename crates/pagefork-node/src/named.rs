@@ -10,7 +10,7 @@ use crate::place::PageHolder;
 
 /// Says whom of the holders that images name this process asks, and where it knows them to be; or why it does not ask
 /// one. What an image names is a claim of who has signed it: no address of another process's choosing is ever connected
-/// to.
+/// to. It is asked when a node is lost, on the thread that fetches, and more than once of each.
 ///
 /// # Examples
 ///
@@ -33,7 +33,8 @@ use crate::place::PageHolder;
 pub struct HolderCheck(Arc<dyn Fn(&SavedHolder) -> Result<PageHolder, String> + Send + Sync>);
 
 impl HolderCheck {
-    /// By what `find` says: where a holder is, or why it is not asked.
+    /// By what `find` says: where a holder is, or why it is not asked. It says the same of a holder each time, as long as
+    /// that is where it was.
     pub fn new(
         find: impl Fn(&SavedHolder) -> Result<PageHolder, String> + Send + Sync + 'static,
     ) -> Self {

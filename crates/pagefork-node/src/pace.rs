@@ -103,7 +103,7 @@ impl<'a> PacedImages<'a> {
         Self { images, limits, pace: Arc::new(Mutex::new(pace)), clock }
     }
 
-    /// An image with its ancestors. To open it has no pace.
+    /// An image with its ancestors. It is opened there first, which has no pace.
     ///
     /// # Errors
     /// As [`ImageRepository::open_chain`].

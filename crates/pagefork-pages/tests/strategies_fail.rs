@@ -423,6 +423,8 @@ fn where_all_is_discarded_and_runs_come_to_write_much_it_is_looked_for_at_once()
             };
             let (before, then) = (blind(&used[9_000..10_000]), blind(&used[10_000..]));
             assert!(before > 900 && then < 50, "{before}, {then}");
+            let last = used.last().unwrap().0;
+            assert_eq!(last, ResetKind::Resident, "they write what others wrote");
         },
     );
 }

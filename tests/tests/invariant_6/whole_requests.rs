@@ -214,7 +214,7 @@ fn locked_instructions_are_noticed() {
         let found = locked_of(|| {
             mark();
             count.fetch_add(1, Ordering::Relaxed);
-            count.swap(2, Ordering::Relaxed);
+            std::hint::black_box(count.swap(2, Ordering::Relaxed));
             let _ = count.compare_exchange(2, 3, Ordering::Relaxed, Ordering::Relaxed);
             count.store(4, Ordering::Relaxed);
             mark();

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use pagefork::image::{ContentHash, ImageStore, StoredImage};
 use pagefork::{Linker, LoadOptions, Module, Snapshot};
-use pagefork_node::{ComingImage, GuestClock, ThreadClock, TimeSpent};
+use pagefork_node::{ComingImage, GuestClock, HolderCheck, ThreadClock, TimeSpent};
 use pagefork_postcopy::PlanLayer;
 
 use super::keys;
+use crate::node::holders;
 use crate::{output, show};
 
 /// How long the end of a program waits for the node that its image came from.
@@ -26,8 +27,8 @@ pub(crate) enum NamedImage {
     /// Its pages come while programs run.
     Coming {
         name: String,
-        /// The holders that it names, to be said.
-        named: Vec<String>,
+        /// Says which of the holders that it names are not asked.
+        known: HolderCheck,
         coming: ComingImage,
         /// Since it was asked for, by the thread that loads it.
         began: ThreadClock,
@@ -77,7 +78,7 @@ impl NamedImage {
 
     /// Lets go of it when programs have ended, and says what it took, if that is to be said.
     pub(crate) fn end(self) {
-        let Self::Coming { name, named, coming, loaded, compiled, guests, .. } = self else {
+        let Self::Coming { name, known, coming, loaded, compiled, guests, .. } = self else {
             return;
         };
         let (head, code) = (coming.head_time(), coming.code_time());
@@ -87,8 +88,11 @@ impl NamedImage {
         let patience = if guests.is_some() { Duration::from_secs(60) } else { GOOD_BYE };
         let Some(fetched) = coming.stop_within(patience) else { return };
         let Some(guests) = guests.map(|guests| guests.times()) else { return };
-        for holder in named {
-            output::say(format_args!("{name}: it names {holder}"));
+        for holder in &image.head().manifest().holders {
+            let unasked = known.find(holder).err();
+            let why =
+                unasked.map_or_else(String::new, |why| format!(", which is not asked: {why}"));
+            output::say(format_args!("{name}: it names {}{why}", holders::shown(holder)));
         }
         let (residency, loaded) = (image.residency(), loaded.unwrap_or_default());
         output::say(format_args!(

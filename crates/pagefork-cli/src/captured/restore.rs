@@ -146,15 +146,16 @@ fn go_on(
         Some(guests) => guests.run(|| finish(&mut store, instance, invoked, words)),
         None => finish(&mut store, instance, invoked, words),
     };
-    image.end();
-    match finished {
+    let outcome = match finished {
         Ok(results) => {
             let lines = results.iter().map(|result| values::show(result) + "\n");
-            output::print(lines.collect::<String>())?;
-            Ok(ExitCode::SUCCESS)
+            output::print(lines.collect::<String>()).map(|()| ExitCode::SUCCESS)
         }
         Err(error) => run::outcome(limits, Path::new(name), &store, &error),
-    }
+    };
+    // Nobody who waits for results waits for its good-bye.
+    image.end();
+    outcome
 }
 
 /// Resumes the guest, or calls a function where none is suspended.

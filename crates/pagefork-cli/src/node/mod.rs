@@ -114,14 +114,8 @@ pub(crate) fn start(
         }
         Ok(FoundImage::Coming(coming)) => {
             let guests = arguments.report.then(|| coming.guests().clone());
-            let named = coming.image().head().manifest().holders.iter();
-            let named = named.map(|holder| match known.find(holder) {
-                Ok(_) => holders::shown(holder),
-                Err(why) => format!("{}, which is not asked: {why}", holders::shown(holder)),
-            });
-            let named = if arguments.report { named.collect() } else { Vec::new() };
             let (loaded, compiled) = (None, None);
-            Ok(NamedImage::Coming { name, named, coming, began, loaded, compiled, guests })
+            Ok(NamedImage::Coming { name, known, coming, began, loaded, compiled, guests })
         }
         Err(error) => Err(format!("{name}: {error}")),
     }

@@ -544,10 +544,8 @@ impl MovingProgram {
         }
     }
 
-    /// Brings to the disk what was only noted, and gives back what nobody needs. A program that rests does not wait
-    /// for it.
+    /// Brings to the disk what was only noted. A program that rests does not wait for it.
     fn settle_notes(&mut self) {
-        self.spent = None;
         let saved = match self.unsaved {
             Some(_) => self.save_handed_over(),
             None => Ok(()),
@@ -579,11 +577,14 @@ impl MovingProgram {
                 break self.go_on_here();
             }
             // Most targets answer at once.
-            let has_more = self.unsaved.is_some() || self.spent.is_some();
-            let is_early = has_more && self.rest() < EARLY;
-            if !is_early || self.link.is_none() {
+            let is_early = self.link.is_some() && self.rest() < EARLY;
+            if !is_early {
+                self.spent = None;
+            }
+            if !is_early || self.unsaved.is_none() {
                 self.settle_notes();
             }
+            let is_early = is_early && (self.unsaved.is_some() || self.spent.is_some());
             let events = match self.link {
                 Some(_) if is_early => match self.next_events(EARLY) {
                     Err(_) if self.link.is_some() => Ok(Vec::new()),
@@ -600,12 +601,12 @@ impl MovingProgram {
                 Ok(events) if events.contains(&MoveEvent::Taken) => {
                     self.report.taking = self.rest().saturating_sub(self.report.pause());
                     debug_assert!(
-                        self.spent.is_some() || self.unsaved.is_none(),
+                        self.spent.is_some() || !is_early,
                         "pages were given back while the program rested"
                     );
                     self.leave();
                     // It has all of it.
-                    self.unsaved = None;
+                    (self.unsaved, self.spent) = (None, None);
                     self.settle_notes();
                     let (name, to, mut report) = (&self.program.name, self.to, self.report);
                     if self.rests_since.is_some() {

@@ -9,7 +9,7 @@ use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::DirtySet;
 use crate::strategy::report::ResetReport;
 use crate::strategy::tuning::{
-    FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, RETURNED_MAX, SMALL_RUN_MAX, WINDOW,
+    DEAR_WINDOWS, FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, RETURNED_MAX, SMALL_RUN_MAX, WINDOW,
 };
 
 /// Starts with `Scan`, and chooses after each window of resets how written pages are found, or
@@ -24,7 +24,7 @@ use crate::strategy::tuning::{
 /// ```
 ///
 /// Where a search reads the page map, `Discard` is tried for a window if runs write something
-/// new that page faults do not show, less and less often, and stays if it costs less: [`BlindCosts`].
+/// new that page faults do not show, less and less often, and stays as long as it costs less: [`BlindCosts`].
 #[derive(Debug)]
 pub(crate) struct Auto {
     huge_pages: HugePagePolicy,
@@ -44,6 +44,8 @@ pub(crate) struct Auto {
     /// Windows to wait before that is tried again, and how long to wait the next time.
     trial_wait: u32,
     trial_retry: u32,
+    /// Windows in a row in which to discard all has cost more than a search.
+    dear: u32,
 }
 
 /// Whether huge pages are kept out of the slot, so that page faults can show what is written.
@@ -88,6 +90,7 @@ impl Auto {
             is_trial: false,
             trial_wait: 0,
             trial_retry: RETRY,
+            dear: 0,
         }
     }
 
@@ -213,7 +216,6 @@ impl Auto {
                 discard_ns: compared.discard_ns,
             });
             if compared.is_some_and(|compared| compared.discards()) {
-                self.trial_retry = RETRY;
                 self.wait_longer();
                 return Some((ResetKind::Discard, reason));
             }
@@ -223,10 +225,13 @@ impl Auto {
         if !dirty.reads_page_map() {
             return None;
         }
-        if self.costs_more_by_now() {
+        let is_dear = self.mode == ResetKind::Discard && self.searches_cost_less();
+        self.dear = if is_dear { self.dear + 1 } else { 0 };
+        // One may be a large run among small ones.
+        if self.dear == DEAR_WINDOWS {
             // What is known is of other runs.
             self.wait_to_try();
-            self.retry = RETRY;
+            (self.wait, self.retry) = (0, RETRY);
             dirty.forget_returns();
             return Some((ResetKind::Scan, Reason::Retry));
         }
@@ -241,12 +246,9 @@ impl Auto {
         self.is_trial.then_some((ResetKind::Discard, Reason::Retry))
     }
 
-    /// Whether all is discarded because that cost less, and runs have come to take more page faults since than a
-    /// search takes.
-    fn costs_more_by_now(&self) -> bool {
-        let was_compared = matches!(self.reason, Reason::Compared { .. });
-        let is_dearer = || self.blind.compared().is_some_and(Compared::searches);
-        self.mode == ResetKind::Discard && was_compared && is_dearer()
+    /// Whether to read the page map costs less than to discard all, as measured.
+    fn searches_cost_less(&self) -> bool {
+        self.blind.compared().is_some_and(Compared::searches)
     }
 
     /// Has the next try to discard all wait, longer each time.
@@ -280,7 +282,11 @@ impl Auto {
             is_ready && (1..=FEW_PAGES).contains(&new) && self.shows_few_new(dirty, pages);
         let (mode, reason) = match self.mode {
             // A discard takes the copies that a slot of a branch has, and they are made again.
-            Scan if new >= MANY_PAGES && dirty.keeps_nothing() && !pages.has_copies() => {
+            Scan if new >= MANY_PAGES
+                && dirty.keeps_nothing()
+                && !pages.has_copies()
+                && !(dirty.reads_page_map() && self.searches_cost_less()) =>
+            {
                 (Discard, Reason::OtherPagesEachTime { new, discarded })
             }
             Scan if !may_count || self.wait > 0 => return,
@@ -292,6 +298,7 @@ impl Auto {
                 return;
             }
             Discard if self.wait == 0 => {
+                self.trial_retry = RETRY;
                 dirty.fade();
                 (Scan, Reason::Retry)
             }

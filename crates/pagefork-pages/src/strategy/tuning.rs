@@ -29,6 +29,9 @@ pub(super) const SMALL_RUN_MAX: u64 = 512;
 pub(super) const RETRY: u32 = 4;
 pub(super) const RETRY_MAX: u32 = 1024;
 
+/// To discard all ends when it has cost more than a search in this many windows in a row.
+pub(super) const DEAR_WINDOWS: u32 = 2;
+
 // How long a page is kept: `returns` and `dirty_set`.
 
 /// The choices: a page is evicted after this many resets that found it unchanged. Pages that

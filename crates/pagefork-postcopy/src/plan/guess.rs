@@ -66,7 +66,7 @@ impl StrideLayer {
     const DEPTH_MAX: u64 = 16;
 
     /// Groups that guests touch for each that may be asked for in vain: with the proofs of all, and what the
-    /// network adds, that is less than a tenth more than guests need.
+    /// network adds, that is less than a tenth more than guests need, but for the first [`GuessCredit::MAX`].
     const FOR_ONE: u64 = 32;
     /// The same if all groups are asked for: then a wrong guess costs only its turn.
     const FOR_ONE_OF_ALL: u64 = 4;
