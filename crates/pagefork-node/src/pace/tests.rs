@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork_image::{
-    ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, copy_chain,
+    CollectReport, ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, copy_chain,
 };
 
 use super::*;

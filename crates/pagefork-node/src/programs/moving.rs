@@ -578,9 +578,7 @@ impl MovingProgram {
             }
             // Most targets answer at once.
             let is_early = self.link.is_some() && self.rest() < EARLY;
-            if !is_early {
-                self.spent = None;
-            }
+            self.spent.take_if(|_| !is_early);
             if !is_early || self.unsaved.is_none() {
                 self.settle_notes();
             }

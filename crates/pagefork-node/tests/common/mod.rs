@@ -383,6 +383,8 @@ fn carry(
     while lives() {
         match from.read(&mut bytes) {
             Ok(0) => break,
+            // What comes after the break is lost, also if it was waited for before.
+            Ok(_) if !lives() => break,
             Ok(count) => {
                 let before = left.fetch_sub(count as u64, Ordering::SeqCst);
                 if before < count as u64 || before > u64::MAX / 2 {
