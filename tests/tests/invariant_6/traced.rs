@@ -54,7 +54,7 @@ impl Traced {
     }
 
     /// Lets it go on to the next system call's begin or end.
-    pub(crate) fn to_call(&mut self) -> Stopped {
+    pub(crate) fn next_call(&mut self) -> Stopped {
         self.go_on(libc::PTRACE_SYSCALL, libc::SIGTRAP | 0x80)
     }
 

@@ -77,7 +77,7 @@ fn calls_of(body: impl FnOnce() -> i32) -> Option<(BTreeMap<i64, u32>, i32)> {
     let mut child = Traced::new(body)?;
     let (mut calls, mut marks, mut is_inside) = (BTreeMap::new(), 0, false);
     loop {
-        if let Stopped::Ended(code) = child.to_call() {
+        if let Stopped::Ended(code) = child.next_call() {
             assert_eq!(marks, 2, "it has ended too early: {code}");
             return Some((calls, code));
         }
@@ -99,9 +99,9 @@ fn calls_of(body: impl FnOnce() -> i32) -> Option<(BTreeMap<i64, u32>, i32)> {
 fn locked_of(body: impl FnOnce() -> i32) -> Option<(u32, u32)> {
     let mut child = Traced::new(body)?;
     while child.registers().orig_rax as i64 != MARK {
-        assert!(matches!(child.to_call(), Stopped::There), "it has ended too early");
+        assert!(matches!(child.next_call(), Stopped::There), "it has ended too early");
     }
-    assert!(matches!(child.to_call(), Stopped::There), "the mark has an end");
+    assert!(matches!(child.next_call(), Stopped::There), "the mark has an end");
     let (mut locked, mut all) = (0, 0);
     loop {
         assert!(matches!(child.step(), Stopped::There), "it has ended too early");
