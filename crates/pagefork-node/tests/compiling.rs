@@ -386,7 +386,8 @@ impl ReadAt for DrippingBytes {
     }
 
     fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        std::thread::sleep(Duration::from_millis(400));
+        // It may take a second, however few they are.
+        std::thread::sleep(Duration::from_millis(1100));
         self.0.read_exact_at(into, offset)
     }
 }
