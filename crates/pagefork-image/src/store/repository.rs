@@ -109,7 +109,7 @@ pub fn copy_image(
 /// # Examples
 ///
 /// ```
-/// use pagefork_image::{ImageDraft, ImageStore, Manifest, PageRuns, copy_chain};
+/// use pagefork_image::{ImageDraft, ImageError, ImageStore, Manifest, PageRuns, copy_chain};
 ///
 /// # let path = std::env::temp_dir().join(format!("pagefork-chain-{}", std::process::id()));
 /// let (from, to) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
