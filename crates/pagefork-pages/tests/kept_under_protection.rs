@@ -7,6 +7,8 @@ mod common;
 mod matrix;
 #[path = "common/states.rs"]
 mod states;
+#[path = "common/idle.rs"]
+mod idle;
 #[path = "common/swap.rs"]
 mod swap;
 #[cfg(debug_assertions)]
@@ -14,9 +16,8 @@ mod swap;
 mod by_search;
 
 use common::*;
+use idle::on_an_idle_machine;
 use matrix::*;
-#[cfg(debug_assertions)]
-use pagefork_pages::inject::{Times, with_times};
 use pagefork_pages::{
     Budget, CodeBounds, DeltaTracker, ExternalWriter, GrowthKind, Image, Reason, ResetKind,
     ResetReport, Slot, Strategies, StrategyConfig, counts_faults_in_memory, notes_writes,
@@ -35,23 +36,6 @@ fn can_protect() -> bool {
         eprintln!("NOT TESTED: this kernel does not note writes");
     }
     notes_writes()
-}
-
-/// Runs `body` as on a machine on which nothing else runs, so that `Auto` chooses alike each time.
-fn on_an_idle_machine<R>(body: impl FnOnce() -> R) -> R {
-    #[cfg(debug_assertions)]
-    return with_times(
-        Times {
-            fault: 1500,
-            protected_fault: 1000,
-            search: 2000,
-            search_all: 20_000,
-            discard_all: 4000,
-        },
-        body,
-    );
-    #[cfg(not(debug_assertions))]
-    body()
 }
 
 /// A run that writes these pages of the memory, and its reset.

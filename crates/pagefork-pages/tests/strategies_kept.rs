@@ -4,6 +4,8 @@
 #![cfg(not(feature = "no-cow"))]
 
 mod common;
+#[path = "common/idle.rs"]
+mod idle;
 #[path = "common/matrix.rs"]
 mod matrix;
 
@@ -11,6 +13,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::*;
+use idle::on_an_idle_machine;
 use matrix::*;
 use pagefork_pages::{
     Budget, ExternalWriter, GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig,
@@ -428,6 +431,10 @@ fn a_slot_whose_faults_may_be_counted_never_has_huge_pages() {
 /// Review of wasmtime PR 11372: pages written once were copied at every later reset.
 #[test]
 fn one_large_run_does_not_tax_later_ones() {
+    on_an_idle_machine(no_large_run_taxes_later_ones);
+}
+
+fn no_large_run_taxes_later_ones() {
     let case = case();
     // What each reset looks at: not what is kept under protection.
     let looked_at = |slot: &mut Slot| {

@@ -2,7 +2,7 @@
 //! found by a search for lifted protection, whoever wrote them, and none is missed.
 
 use pagefork_pages::Call;
-use pagefork_pages::inject::{fail_all, fail_nth, record};
+use pagefork_pages::inject::{Times, fail_all, fail_nth, record, with_times};
 
 use super::*;
 
