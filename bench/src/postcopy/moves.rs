@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pagefork::image::{ImageStore, PublicKey, TrustedKeys};
+use pagefork::image::{GROUP_SIZE, ImageStore, PublicKey, TrustedKeys};
 use pagefork::{Config, DeltaTracker, Engine, StrategyConfig};
 use pagefork_node::{
     KnownPeers, MemoryPeer, MemoryServer, MigrateOptions, NodeTimes, ProgramClient, ProgramNode,
@@ -22,7 +22,7 @@ use super::parts::{key, milliseconds, trusted};
 use super::table::Table;
 
 /// Of a move; times are milliseconds.
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 10] = [
     "pause",
     "capturing",
     "saving",
@@ -30,7 +30,9 @@ const COLUMNS: [&str; 8] = [
     "taking",
     "pages changed",
     "MiB ahead",
+    "MiB of it here",
     "rounds sent",
+    "all of it",
 ];
 
 /// How often a program writes the same pages before it goes on to others: longer than it takes to send
@@ -109,15 +111,21 @@ impl Moves {
         for hop in 0..=self.count {
             thread::sleep(Duration::from_millis(300 + u64::from(self.pages) / 20));
             let (from, to) = (&nodes[hop % 2], &nodes[(hop + 1) % 2]);
+            let (began, before) = (Instant::now(), to.programs.arrival_counts());
             let options = MigrateOptions { rounds: self.rounds, ..MigrateOptions::default() };
             let moved = from.client().migrate(&id, to.peer.key, options).expect("it moves");
+            let all = milliseconds(began.elapsed());
+            let here = to.programs.arrival_counts().groups_here - before.groups_here;
             let times = [moved.pause(), moved.capturing, moved.saving, moved.sending, moved.taking];
             let [pause, capturing, saving, sending, taking] = times.map(milliseconds);
             let changed = moved.changes as f64 / PAGE as f64;
             let ahead = moved.ahead as f64 / (1 << 20) as f64;
+            let here = (here * GROUP_SIZE) as f64 / (1 << 20) as f64;
             let rounds = f64::from(moved.rounds);
             if hop > 0 {
-                found.push([pause, capturing, saving, sending, taking, changed, ahead, rounds]);
+                found.push([
+                    pause, capturing, saving, sending, taking, changed, ahead, here, rounds, all,
+                ]);
             }
         }
         thread::sleep(Duration::from_millis(300));
@@ -208,6 +216,7 @@ impl KnownPeers for Other {
 struct Node {
     peer: MemoryPeer,
     peers: Arc<Other>,
+    programs: ProgramNode,
 }
 
 impl Node {
@@ -226,7 +235,8 @@ impl Node {
         options.image_key = key(3);
         let mut serve = ServeOptions::new(key(seed));
         serve.access = Arc::new(|_| true);
-        serve.programs = Some(ProgramNode::new(options).expect("a directory of ours"));
+        let programs = ProgramNode::new(options).expect("a directory of ours");
+        serve.programs = Some(programs.clone());
         let place = match transport {
             Transport::Tls => "127.0.0.1:0",
             Transport::Quic => "quic://127.0.0.1:0",
@@ -234,7 +244,7 @@ impl Node {
         let server = MemoryServer::bind(place, images, serve).expect("a free port");
         let peer = MemoryPeer { address: server.address().to_string(), key: key(seed).public() };
         thread::spawn(move || server.run());
-        Self { peer, peers }
+        Self { peer, peers, programs }
     }
 
     fn client(&self) -> ProgramClient {

@@ -722,6 +722,48 @@ fn what_has_changed_last_goes_along_with_the_hand_over_and_waits_for_no_store() 
     assert_eq!(found.stdout, sum());
 }
 
+/// Fills 8 MiB with numbers, prints a byte, and sums them up again and again; traps if they are others. Counts how often.
+const SUMS_ON: &str = r#"
+    (func $sum (result i64) (local $at i32) (local $sum i64)
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (local.set $sum (i64.add (local.get $sum) (i64.load (local.get $at))))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (local.get $sum))
+    (func (export "_start") (local $at i32) (local $first i64)
+        (drop (memory.grow (i32.const 130)))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (i64.store (local.get $at) (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (local.set $first (call $sum))
+        (call $print (i32.const 1024) (i32.const 1))
+        (loop $rounds
+            (if (i64.ne (call $sum) (local.get $first)) (then unreachable))
+            (i32.store (i32.const 4096) (i32.add (i32.load (i32.const 4096)) (i32.const 1)))
+            (br $rounds)))"#;
+
+#[test]
+fn what_a_node_has_of_an_earlier_stay_does_not_travel_to_it_again() {
+    let nodes = nodes("again");
+    let id = nodes[0].start(&start("sums-on", SUMS_ON)).to_string();
+    let (_input, client) = attach_filled(&nodes, &id);
+    let here = |node: usize| nodes[node].programs.arrival_counts().groups_here;
+    // Nobody has had it before; its source keeps what it has sent ahead.
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options(1)).unwrap();
+    assert_eq!(here(1), 0);
+    // All of 8 MiB in groups of 16 KiB, but the ends of it.
+    for (from, to) in [(1, 0), (0, 1)] {
+        nodes[from].client().migrate(&id, nodes[to].peer.key, options(1)).unwrap();
+        assert!(here(to) >= 510, "{}", here(to));
+    }
+    nodes[1].client().stop(&id).unwrap();
+    let found = client.join().unwrap();
+    assert!(matches!(found.end.unwrap(), ProgramEnd::Stopped(_)));
+}
+
 /// Fills 100 MiB, prints a byte, and then writes a word in each of 900 pages, again and again. Prints how
 /// many nanoseconds went by between two times, where it was more than two milliseconds.
 const WRITES: &str = r#"

@@ -12,9 +12,9 @@ use pagefork_postcopy::{
 };
 use pagefork_wasi::ProgramState;
 
-use crate::ahead::fetch_tip;
+use crate::ahead::{fetch_first, fetch_tip};
 use crate::base::NodeError;
-use crate::fetch::{MemoryPeer, fetch_image};
+use crate::fetch::MemoryPeer;
 use crate::place::PageHolder;
 use crate::start::{FoundImage, StartEvent, StartOptions, start_image};
 
@@ -46,6 +46,8 @@ pub struct ArrivalCounts {
     pub states_sent: u64,
     /// Those that the target fetched.
     pub states_fetched: u64,
+    /// Groups of first states that did not travel: images that were here had them, such as of the program's last stay.
+    pub groups_here: u64,
 }
 
 /// Programs that are on their way here.
@@ -457,9 +459,14 @@ impl ArrivingProgram {
         let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
         let times = &start.times.node;
-        let name = image.to_string();
         let fetched = match (&self.ahead, self.changes.take()) {
-            (None, _) => fetch_image(&peer, key, &name, images, &signers, times),
+            (None, _) => {
+                let found = fetch_first(&peer, key, image, images, &signers, start);
+                found.map(|(found, spared)| {
+                    node.arrivals().count_as(|counts| counts.groups_here += spared);
+                    found
+                })
+            }
             (Some(ahead), Some((bytes, groups))) => {
                 node.arrivals().count_as(|counts| counts.states_sent += 1);
                 let bytes = Arc::new(bytes);
