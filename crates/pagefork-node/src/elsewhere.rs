@@ -44,7 +44,7 @@ impl ImageSource<'_> {
             }
             asked.push(holder);
         }
-        for (holder, why) in self.found.named().unasked() {
+        for (holder, why) in self.found.named().unasked(&asked) {
             let (holder, why) = (&holder, &why);
             (self.options.observe)(&StartEvent::NotAsked { image, holder, why });
         }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pagefork_image::{ContentHash, Manifest, PublicKey, SavedHolder};
@@ -34,7 +35,7 @@ pub struct HolderCheck(Arc<dyn Fn(&SavedHolder) -> Result<PageHolder, String> + 
 
 impl HolderCheck {
     /// By what `find` says: where a holder is, or why it is not asked. It says the same of a holder each time, as long as
-    /// that is where it was.
+    /// that is where it was. A holder of which it panics is not asked.
     pub fn new(
         find: impl Fn(&SavedHolder) -> Result<PageHolder, String> + Send + Sync + 'static,
     ) -> Self {
@@ -46,7 +47,9 @@ impl HolderCheck {
     /// # Errors
     /// Why it is not asked, for people.
     pub fn find(&self, holder: &SavedHolder) -> Result<PageHolder, String> {
-        (self.0)(holder)
+        // Guests wait on this thread: they would wait out their time.
+        catch_unwind(AssertUnwindSafe(|| (self.0)(holder)))
+            .unwrap_or_else(|_| Err("who was to say where it is panicked".to_owned()))
     }
 }
 
@@ -71,10 +74,11 @@ impl NamedHolders {
         self.named.iter().filter_map(|holder| self.find(holder).ok()).find(is_new)
     }
 
-    /// Whom this process does not ask, and why.
-    pub(crate) fn unasked(&self) -> Vec<(SavedHolder, String)> {
+    /// Whom this process does not ask, and why, of those that are not among `asked`.
+    pub(crate) fn unasked(&self, asked: &[PageHolder]) -> Vec<(SavedHolder, String)> {
+        let is_new = |holder: &&SavedHolder| !asked.iter().any(|asked| asked.is_named(holder));
         let why = |holder: &SavedHolder| Some((holder.clone(), self.find(holder).err()?));
-        self.named.iter().filter_map(why).collect()
+        self.named.iter().filter(is_new).filter_map(why).collect()
     }
 
     fn find(&self, holder: &SavedHolder) -> Result<PageHolder, String> {
@@ -115,5 +119,40 @@ impl AcceptedHead {
         let is_other = |holder: &&SavedHolder| **holder != SavedHolder::Node(*own);
         let named = manifest.holders.iter().filter(is_other).cloned().collect();
         *self.named.borrow_mut() = NamedHolders { named, check: check.cloned() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use pagefork_image::SecretKey;
+
+    use super::*;
+    use crate::fetch::MemoryPeer;
+
+    #[test]
+    fn who_is_forgotten_after_being_asked_is_not_said_to_be_unasked_and_a_panic_is_an_answer() {
+        let [edge, store, other] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]).public());
+        let peer = MemoryPeer { address: "edge:1".to_owned(), key: edge };
+        let (times, at) = (Arc::new(AtomicUsize::new(0)), peer.clone());
+        let check = HolderCheck::new(move |holder| match holder {
+            SavedHolder::Node(key) if *key == edge => match times.fetch_add(1, Ordering::Relaxed) {
+                0 => Ok(PageHolder::Node(at.clone())),
+                _ => Err("forgotten".to_owned()),
+            },
+            SavedHolder::Node(key) if *key == store => panic!("what a bug"),
+            _ => Err("unknown".to_owned()),
+        });
+        let holders = [edge, store, other].map(SavedHolder::Node);
+        let named = NamedHolders { named: holders.to_vec(), check: Some(check) };
+        let asked = named.besides(&[]).expect("it is known");
+        assert!(asked.is_same(&PageHolder::Node(peer)) && asked.is_named(&holders[0]));
+        let asked = [asked];
+        assert!(named.besides(&asked).is_none());
+        let panicked = "who was to say where it is panicked".to_owned();
+        let unasked = named.unasked(&asked);
+        let [_, store, other] = holders;
+        assert_eq!(unasked, [(store, panicked), (other, "unknown".to_owned())]);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
-use pagefork_image::{ImageChain, ImageError, ImageRepository};
+use pagefork_image::{ImageChain, ImageError, ImageRepository, SavedHolder};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::base::NodeError;
@@ -73,6 +73,15 @@ impl PageHolder {
         match (self, other) {
             (Self::Node(node), Self::Node(other)) => node.key == other.key,
             (Self::Place(place), Self::Place(other)) => place.url == other.url,
+            _ => false,
+        }
+    }
+
+    /// Whether an image means it by this name.
+    pub(crate) fn is_named(&self, named: &SavedHolder) -> bool {
+        match (self, named) {
+            (Self::Node(node), SavedHolder::Node(key)) => node.key == *key,
+            (Self::Place(place), SavedHolder::Objects(url)) => place.url == *url,
             _ => false,
         }
     }

@@ -694,7 +694,8 @@ impl PageSink for ImagePages {
         // First, so that it stands before what becomes of the guests.
         if !matches!(why, NodeError::Stopped) {
             let image = self.image.hash();
-            for (holder, why) in self.named.unasked() {
+            let asked = self.waits().holders.clone();
+            for (holder, why) in self.named.unasked(&asked) {
                 let (holder, why) = (&holder, &why);
                 (self.observe)(&StartEvent::NotAsked { image, holder, why });
             }
