@@ -80,6 +80,7 @@ pub use crate::file::plan::SPANS_PER_EXTENT_MAX;
 pub use crate::file::reader::ImageReader;
 pub use crate::file::signature::{PublicKey, SecretKey, TrustedKeys};
 pub use crate::store::repository::{ImageRepository, check_name, copy_chain, copy_image};
+pub use crate::store::unfinished::UnfinishedImage;
 pub use crate::store::{CollectReport, ImageStore, StoredCode, StoredImage};
 #[cfg(feature = "transport")]
 pub use crate::transport::receive::{ReceivedItem, receive};

@@ -447,6 +447,8 @@ impl ImageSource<'_> {
         let action = NodeError::own("make room for the pages of an image");
         let image = image.map_err(|error| action(io::Error::other(error)))?;
         if !image.runs_incomplete() {
+            // Its connection, and the lease of the image, would wait for nothing.
+            drop((remote, image));
             return self.whole();
         }
         if *recall {

@@ -764,6 +764,68 @@ fn what_a_node_has_of_an_earlier_stay_does_not_travel_to_it_again() {
     assert!(matches!(found.end.unwrap(), ProgramEnd::Stopped(_)));
 }
 
+/// The files that a node has begun and not finished.
+fn unfinished(node: &Node) -> usize {
+    std::fs::read_dir(node.images.path().join("unfinished")).unwrap().count()
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_first_state_whose_source_has_left_is_left_and_its_place_is_free() {
+    // Whoever is silent is waited for for ever, and so is who is lost.
+    let nodes = [1, 2].map(|seed| {
+        Node::with("leaves", seed, |options| {
+            options.start.times.node.idle = Duration::from_secs(3600);
+            options.start.times.lost = Duration::from_secs(3600);
+        })
+    });
+    know(&nodes);
+    let pages = Relay::with(&nodes[0].peer.address, true, || 2 << 20);
+    let steps = Relay::new(&nodes[1].peer.address, || u64::MAX / 2);
+    let set = |node: usize, address: &str| {
+        nodes[node].peers.0.lock().unwrap()[0].1.address = address.to_owned();
+    };
+    set(1, &pages.address);
+    set(0, &steps.address);
+    let id = nodes[0].start(&start("sums", SUMS)).to_string();
+    let (input, client) = attach_filled(&nodes, &id);
+    let failed = thread::scope(|scope| {
+        let moves = scope.spawn(|| nodes[0].client().migrate(&id, nodes[1].peer.key, options(1)));
+        wait_for("it does not begin", || unfinished(&nodes[1]) == 1);
+        steps.end();
+        moves.join().unwrap().unwrap_err().to_string()
+    });
+    assert!(failed.contains("talk to node") || failed.contains("lost"), "{failed}");
+    wait_for("its file stays", || unfinished(&nodes[1]) == 0);
+    // At once: its place is free, and it has what it needs.
+    set(1, &nodes[0].peer.address);
+    set(0, &nodes[1].peer.address);
+    // Who was about to give it up may take a moment.
+    let moves = || nodes[0].client().migrate(&id, nodes[1].peer.key, options(1)).is_ok();
+    wait_for("its place is taken", moves);
+    input.close();
+    assert_eq!(client.join().unwrap().stdout, sum());
+}
+
+#[test]
+fn a_program_that_moves_needs_no_token_and_none_that_is_for_other_images_is_shown() {
+    let nodes =
+        [1, 2].map(|seed| Node::with("token", seed, |options| options.start.token = vec![1; 64]));
+    know(&nodes);
+    let id = nodes[0].start(&start("sums", SUMS)).to_string();
+    let (input, client) = attach_filled(&nodes, &id);
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options(1)).unwrap();
+    input.close();
+    assert_eq!(client.join().unwrap().stdout, sum());
+}
+
 /// Fills 100 MiB, prints a byte, and then writes a word in each of 900 pages, again and again. Prints how
 /// many nanoseconds went by between two times, where it was more than two milliseconds.
 const WRITES: &str = r#"

@@ -55,10 +55,18 @@ impl<W: Write + Seek> DataWriter<W> {
     /// If the group has another size than is next.
     pub(crate) fn push(&mut self, group: &[u8]) -> Result<(), ImageError> {
         assert_eq!(group.len() as u64, self.next_size(), "groups come whole and in order");
-        let index = self.next();
-        self.leaves.push(tree::hash_group(self.data_size, index, group));
+        let leaf = self.put(self.next(), group)?;
+        self.leaves.push(leaf);
+        Ok(())
+    }
+
+    /// Writes any group, and returns what stands for it.
+    ///
+    /// # Errors
+    /// If `out` refuses it.
+    pub(crate) fn put(&mut self, index: u64, group: &[u8]) -> Result<ChainingValue, ImageError> {
         // The last byte gives the file its length.
-        let is_last = self.next_size() == 0;
+        let is_last = index + 1 == tree::group_count(self.data_size);
         let place = self.data_start + index * tree::GROUP_SIZE;
         let end = place + group.len() as u64;
         let behind = self.left_out.partition_point(|range| range.start <= place);
@@ -66,7 +74,7 @@ impl<W: Write + Seek> DataWriter<W> {
         if is_last || !is_left_out && !plan::is_zero(group) {
             self.write(place, group, "write the pages of")?;
         }
-        Ok(())
+        Ok(tree::hash_group(self.data_size, index, group))
     }
 
     /// The tree over all groups.

@@ -115,6 +115,16 @@ impl ImageHead {
         &self.signers
     }
 
+    /// What its file begins with.
+    pub(crate) fn header(&self) -> ImageHeader {
+        ImageHeader {
+            manifest_size: self.manifest_bytes.len() as u64,
+            signatures_size: self.signature_bytes.len() as u64,
+            data_size: self.manifest.data_size,
+            manifest_hash: self.hash,
+        }
+    }
+
     /// As [`ImageReader::check_trust`].
     ///
     /// # Errors

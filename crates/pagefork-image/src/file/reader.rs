@@ -97,12 +97,7 @@ impl ImageReader {
     /// # Ok::<(), ImageError>(())
     /// ```
     pub fn of_head(head: &ImageHead, data: Box<dyn ReadAt>) -> Self {
-        let header = ImageHeader {
-            manifest_size: head.manifest_bytes().len() as u64,
-            signatures_size: head.signature_bytes().len() as u64,
-            data_size: head.manifest().data_size,
-            manifest_hash: head.hash(),
-        };
+        let header = head.header();
         let (manifest, signers) = (head.manifest().clone(), head.signers().to_vec());
         let before = [head.manifest_bytes(), head.signature_bytes()].concat();
         let bytes = HeadAndData { header: header.clone(), head: before, data };

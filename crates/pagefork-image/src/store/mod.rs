@@ -27,6 +27,8 @@ mod whole;
 mod beside;
 /// What they share with what they come from.
 mod share;
+/// Images that come group by group.
+pub(crate) mod unfinished;
 /// What runs have touched.
 mod touched;
 /// What keeps images, wherever that is.

@@ -59,7 +59,7 @@ pub(super) struct Arrivals {
 
 #[derive(Debug)]
 struct ProgramArrival {
-    /// The connection of its source is gone. Is looked at when a step of it is done.
+    /// The connection of its source is gone. Is looked at when a step of it is done, and while its first state comes.
     is_left: AtomicBool,
     program: Mutex<ArrivingProgram>,
 }
@@ -299,7 +299,7 @@ fn step_of(
         return Some((Err("this program is on its way from another node".to_owned()), None));
     }
     arriving.changes = changes.take();
-    let outcome = arriving.step(node, message.clone());
+    let outcome = arriving.step(node, message.clone(), &arrival.is_left);
     let noted = arriving.noted.take();
     // What is settled is in the records, and what has failed begins anew.
     let is_settled = matches!(
@@ -326,6 +326,7 @@ impl ArrivingProgram {
         &mut self,
         node: &ProgramNode,
         message: MigrationMessage,
+        is_left: &AtomicBool,
     ) -> Result<Vec<MigrationMessage>, String> {
         let epoch = message.epoch;
         let mut to_do: Vec<TargetOutput> = self.target.handle(TargetInput::Received(message));
@@ -360,7 +361,7 @@ impl ArrivingProgram {
                     Err(why) => TargetInput::Refuse { text: shortened(why) },
                 }),
                 TargetOutput::Ahead { image, .. } => {
-                    Some(match self.fetch_ahead(node, image, epoch) {
+                    Some(match self.fetch_ahead(node, image, epoch, is_left) {
                         Ok(()) => TargetInput::AheadHere(image),
                         Err(why) => TargetInput::Refuse { text: shortened(why) },
                     })
@@ -451,6 +452,7 @@ impl ArrivingProgram {
         node: &ProgramNode,
         image: ContentHash,
         epoch: u64,
+        is_left: &AtomicBool,
     ) -> Result<(), String> {
         if self.place.is_none() {
             // It is known of a record alone: slots are of who has a place.
@@ -461,7 +463,9 @@ impl ArrivingProgram {
         let times = &start.times.node;
         let fetched = match (&self.ahead, self.changes.take()) {
             (None, _) => {
-                let found = fetch_first(&peer, key, image, images, &signers, start);
+                let how = (&start.times, start.look_here);
+                let is_left = || is_left.load(Ordering::SeqCst);
+                let found = fetch_first(&peer, key, image, images, &signers, how, is_left);
                 found.map(|(found, spared)| {
                     node.arrivals().count_as(|counts| counts.groups_here += spared);
                     found

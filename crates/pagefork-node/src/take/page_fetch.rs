@@ -90,6 +90,11 @@ impl PageFetch {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Waits for that, as long as `limit` at most, and returns whether it is so.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        self.ended.wait(limit)
+    }
+
     fn raise(&self) {
         // It cannot be full: nobody else writes it.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
