@@ -8,12 +8,25 @@ mod matrix;
 
 use common::*;
 use matrix::*;
+#[cfg(debug_assertions)]
+use pagefork_pages::{Call, inject::fail_all};
 use pagefork_pages::{GrowthKind, Image, ResetKind, Slot, StrategyConfig};
 
 /// Slots with much memory may have huge pages until their runs are seen to be small. What became
 /// private with them is known when faults are counted, also what no run could see meanwhile.
 #[test]
 fn pages_that_huge_pages_made_private_are_not_forgotten_when_those_are_refused() {
+    assert_that_huge_pages_hide_nothing();
+}
+
+/// Else a write to what was hidden is a fault, too.
+#[test]
+#[cfg(debug_assertions)]
+fn where_no_page_can_be_protected_what_huge_pages_made_private_is_not_forgotten() {
+    fail_all(Call::WatchWrites, libc::EPERM, assert_that_huge_pages_hide_nothing);
+}
+
+fn assert_that_huge_pages_hide_nothing() {
     let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
     let case = Case::new("large", layout(), nothing, (24 * MIB, 32 * MIB));
     let strategies = strategies(ResetKind::Auto);
@@ -49,6 +62,17 @@ fn pages_that_huge_pages_made_private_are_not_forgotten_when_those_are_refused()
 /// What is accessible beyond a memory's size may be private too, with a huge page around its end.
 #[test]
 fn a_huge_page_around_the_end_of_a_memory_is_not_forgotten_when_those_are_refused() {
+    assert_that_ends_hide_nothing();
+}
+
+/// Else a write to what was hidden is a fault, too.
+#[test]
+#[cfg(debug_assertions)]
+fn where_no_page_can_be_protected_a_huge_page_around_the_end_of_a_memory_is_not_forgotten() {
+    fail_all(Call::WatchWrites, libc::EPERM, assert_that_ends_hide_nothing);
+}
+
+fn assert_that_ends_hide_nothing() {
     let base = layout().base;
     let middle = 24 * MIB + (base.next_multiple_of(2 * MIB) - base) + MIB;
     let nothing = Image::new("nothing", base..base, []).unwrap();
@@ -103,8 +127,6 @@ fn huge_pages_stay_where_runs_are_so_large_that_all_is_discarded() {
 #[test]
 #[cfg(debug_assertions)]
 fn pages_out_of_sight_are_not_forgotten_by_a_reset_that_fails() {
-    use pagefork_pages::Call;
-    use pagefork_pages::inject::fail_all;
     let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
     let case = Case::new("large", layout(), nothing, (24 * MIB, 32 * MIB));
     let strategies = strategies(ResetKind::Auto);
@@ -139,8 +161,6 @@ fn pages_out_of_sight_are_not_forgotten_by_a_reset_that_fails() {
 #[test]
 #[cfg(debug_assertions)]
 fn pages_out_of_sight_are_not_forgotten_by_an_image_that_does_not_fit() {
-    use pagefork_pages::Call;
-    use pagefork_pages::inject::fail_all;
     let (image, _) = dense_image(&layout(), 0x42, 4 * MIB);
     let case = Case::new("dense", layout(), image, (4 * MIB, 8 * MIB));
     let misfit = dense_image(&layout(), 1, 9 * MIB).0;
