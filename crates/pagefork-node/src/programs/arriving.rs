@@ -46,7 +46,8 @@ pub struct ArrivalCounts {
     pub states_sent: u64,
     /// Those that the target fetched.
     pub states_fetched: u64,
-    /// Groups of first states that did not travel: images that were here had them, such as of the program's last stay.
+    /// Groups of first states that were not sent: images that were here had them, such as of the program's last stay. Of
+    /// a state that is here as a whole none are counted.
     pub groups_here: u64,
 }
 
