@@ -42,8 +42,9 @@ pub fn run(size: Size) -> Report {
         for line in said.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             let [_, row, column, unit, number, value] = fields[..] else { panic!("{line:?}") };
-            // Of the requests after a large one the first says enough here.
-            let is_later = row.contains(", request ") && !row.contains(", request 1 ");
+            // Of the requests after a large one the first two say enough here.
+            let is_later = row.contains(", request ")
+                && !["1", "2"].iter().any(|n| row.contains(&format!(", request {n} ")));
             if number.starts_with('p') || unit != Unit::Nanoseconds.name() || is_later {
                 continue;
             }

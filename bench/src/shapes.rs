@@ -89,8 +89,8 @@ pub(crate) enum Action {
     Chosen,
     /// As `Pages`, but all bytes of each page are written.
     Fill,
-    /// Grows the memory by `step` pages, `count` times; returns how many bytes of
-    /// the first page after each time were not zero, and writes there.
+    /// Grows the memory by `step` pages, `count` times, and writes a word to each of the first
+    /// `first` pages of 4 KiB of what came, one at least; returns the sum of what was there.
     Grow,
 }
 
@@ -217,12 +217,18 @@ impl Shape {
                 self.image * 16
             ),
             Action::Grow => format!(
-                "{signature} (loop $next
-                    (local.set $page (memory.grow (local.get $step)))
-                    (if (i32.eq (local.get $page) (i32.const -1)) (then unreachable))
-                    (local.set $page (i32.shl (local.get $page) (i32.const 16)))
-                    (local.set $sum (i64.add (local.get $sum) (i64.load (local.get $page))))
-                    (i64.store (local.get $page) (i64.const -1))
+                "{signature} (local $address i32) (local $left i32)
+                (loop $next
+                    (local.set $address (memory.grow (local.get $step)))
+                    (if (i32.eq (local.get $address) (i32.const -1)) (then unreachable))
+                    (local.set $address (i32.shl (local.get $address) (i32.const 16)))
+                    (local.set $left (local.get $page))
+                    (loop $write
+                        (local.set $sum
+                            (i64.add (local.get $sum) (i64.load (local.get $address))))
+                        (i64.store (local.get $address) (i64.const -1))
+                        (local.set $address (i32.add (local.get $address) (i32.const 4096)))
+                        (br_if $write (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
                     (br_if $next (local.tee $count (i32.sub (local.get $count) (i32.const 1)))))
                  (local.get $sum))"
             ),

@@ -170,7 +170,11 @@ fn wasm_3_0_after_scribbling_and_copy_with_kept_growth() {
 #[ignore = "long: a part of `cargo xtask soak`"]
 fn wasm_3_0_after_scribbling_by_every_pair_of_strategies() {
     for reset in ResetKind::ALL {
-        for growth in [GrowthKind::Mprotect, CHECKED, GrowthKind::Kept] {
+        for growth in GrowthKind::ALL {
+            let growth = match growth {
+                GrowthKind::Checked { .. } => CHECKED,
+                growth => growth,
+            };
             eprintln!("{reset}, {growth:?}");
             poisoned(reset, growth);
         }
@@ -375,7 +379,7 @@ const CHECKED: GrowthKind = GrowthKind::Checked { accessible: Some(8 << 16) };
 
 fn poisoned(reset: ResetKind, growth: GrowthKind) {
     let code = match growth {
-        GrowthKind::Mprotect => CodeBounds::Guarded,
+        _ if growth.is_exact() => CodeBounds::Guarded,
         GrowthKind::Checked { .. } => CodeBounds::Checked,
         _ => CodeBounds::Dual,
     };

@@ -57,7 +57,7 @@ pub(crate) fn patches(root: &Path) -> Result<Vec<Patch>> {
 #[derive(Clone, Copy)]
 pub(crate) enum Selection<'a> {
     All,
-    /// Of those that break the same invariant in the same crates the first: what CI has time for.
+    /// Of those that break the same invariant the first: what CI has time for.
     /// None that unit tests notice, see [`Patch::arguments`].
     FirstOfEach,
     /// Those whose names contain this.
@@ -106,9 +106,7 @@ fn select(patches: &mut Vec<Patch>, selection: Selection<'_>) {
     let mut seen = BTreeSet::new();
     patches.retain(|patch| match selection {
         Selection::All => true,
-        Selection::FirstOfEach => {
-            !patch.is_of_unit_test() && seen.insert((patch.invariant, patch.crates()))
-        }
+        Selection::FirstOfEach => !patch.is_of_unit_test() && seen.insert(patch.invariant),
         Selection::Named(name) => patch.name.contains(name),
     });
 }
@@ -302,11 +300,6 @@ impl Patch {
         self.test.iter().any(|argument| argument == "--lib")
     }
 
-    /// The folders of the crates that it changes.
-    fn crates(&self) -> BTreeSet<PathBuf> {
-        self.files.iter().map(|file| file.components().take(2).collect()).collect()
-    }
-
     /// The name, or part of a name, that selects the test, if there is one.
     pub(crate) fn test_name(&self) -> Option<&str> {
         let end = self.test.iter().position(|argument| argument == "--").unwrap_or(self.test.len());
@@ -374,25 +367,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_patches_that_break_the_same_in_the_same_crates_the_first_is_taken() {
-        let named = |name: &str, test| Patch { name: name.to_owned(), ..patch(test) };
-        let at =
-            |file: &str, name: &str| Patch { files: [file.into()].into(), ..named(name, "one") };
-        let all = || {
-            vec![
-                at("crates/a/src/x.rs", "a"),
-                at("crates/a/src/y/z.rs", "b"),
-                at("crates/b/src/x.rs", "c"),
-                Patch { invariant: 6, ..at("crates/a/src/x.rs", "d") },
-            ]
-        };
+    fn of_patches_that_break_the_same_the_first_is_taken() {
+        let named = |name: &str| Patch { name: name.to_owned(), ..patch("one") };
+        let all = || vec![named("a"), named("b"), Patch { invariant: 6, ..named("c") }];
         let names = |selection| {
             let mut patches = all();
             select(&mut patches, selection);
             patches.into_iter().map(|patch| patch.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(Selection::All), ["a", "b", "c", "d"]);
-        assert_eq!(names(Selection::FirstOfEach), ["a", "c", "d"]);
+        assert_eq!(names(Selection::All), ["a", "b", "c"]);
+        assert_eq!(names(Selection::FirstOfEach), ["a", "c"]);
         assert_eq!(names(Selection::Named("b")), ["b"]);
     }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use nix::libc;
@@ -75,6 +76,13 @@ fn line(report: &str, name: &str) -> String {
 }
 
 const USERFAULTFD: Refusal = Refusal { call: libc::SYS_userfaultfd, argument: None };
+/// Those that are opened so that nobody waits who reads them: by which threads are told of touches, and by which
+/// writes are noted.
+const MESSAGES: Refusal = Refusal {
+    call: libc::SYS_userfaultfd,
+    // UFFD_USER_MODE_ONLY is 1.
+    argument: Some((0, (libc::O_CLOEXEC | libc::O_NONBLOCK | 1) as u32)),
+};
 const PERF: Refusal = Refusal { call: libc::SYS_perf_event_open, argument: None };
 /// PAGEMAP_SCAN, by the number of the request.
 const SCAN: Refusal = Refusal { call: libc::SYS_ioctl, argument: Some((1, 0xc060_6610)) };
@@ -107,14 +115,44 @@ fn what_a_filter_refuses_is_limited_and_the_rest_works_as_before() {
     }
 }
 
-/// What cannot be had is said, and what is nearest does the same.
+/// As kernels before 6.6 are, which refuse no page for good: signals are raised there.
 #[test]
-fn programs_run_by_what_is_nearest_where_a_filter_refuses_their_strategy() {
-    let module = std::env::temp_dir().join(format!("pagefork-filtered-{}.wat", std::process::id()));
+fn where_threads_can_be_told_of_no_touches_who_touches_a_page_copies_it() {
+    let usual = with(None, "doctor").0;
+    let report = with(Some(MESSAGES), "doctor").0;
+    let touches = line(&report, "userfaultfd touches");
+    assert!(touches.starts_with("limited ") && touches.contains("Who touches"), "{touches}");
+    for name in ["userfaultfd write faults", "growth by fault"] {
+        assert_eq!(line(&report, name), line(&usual, name));
+    }
+    let module = program("messages");
+    let place = module.to_str().expect("text");
+    let run =
+        |options| with(Some(MESSAGES), &format!("run --no-cache {options} --invoke f {place}"));
+    for options in ["--reset fault=2", "--reset fault=1,eager"] {
+        let (printed, errors) = run(options);
+        assert_eq!(printed, "7\n", "{options}");
+        assert!(errors.contains("reset by fault: threads cannot be told"), "{options}: {errors}");
+    }
+    assert_eq!(run("--reset fault --growth fault"), ("7\n".to_owned(), String::new()));
+    std::fs::remove_file(module).expect("it is there");
+}
+
+/// A module whose function `f` gives 7, by a byte of its image and one that has grown.
+fn program(name: &str) -> PathBuf {
+    let name = format!("pagefork-filtered-{name}-{}.wat", std::process::id());
+    let module = std::env::temp_dir().join(name);
     let text = r#"(module (memory 1) (data (i32.const 5) "\07") (func (export "f") (result i32)
         (drop (memory.grow (i32.const 1)))
         (i32.add (i32.load8_u (i32.const 5)) (i32.load8_u (i32.const 65536)))))"#;
     std::fs::write(&module, text).expect("the folder can be written");
+    module
+}
+
+/// What cannot be had is said, and what is nearest does the same.
+#[test]
+fn programs_run_by_what_is_nearest_where_a_filter_refuses_their_strategy() {
+    let module = program("strategies");
     let place = module.to_str().expect("text");
     for (options, said) in [
         ("--reset fault", "reset by discard (asked for: fault)"),

@@ -177,6 +177,9 @@ fn runs(phase: &Option<String>) -> bool {
     phase.as_ref().is_some_and(|line| line.contains(" runs"))
 }
 
+/// The nodes that are lost while a program moves, one after the other has come back or both at once.
+const LOSSES: [&[&[usize]]; 5] = [&[&[0]], &[&[1]], &[&[0, 1]], &[&[0], &[1]], &[&[1], &[0]]];
+
 fn kill(name: &str, is_quic: bool, count: u64, first: u64) {
     let mut nodes = ["a", "b"].map(|which| Mortal::new(&format!("{name}-{which}"), is_quic));
     let module = file(&format!("{name}.wat"), ECHO);
@@ -202,16 +205,13 @@ fn kill(name: &str, is_quic: bool, count: u64, first: u64) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let victims = below(3);
-        thread::sleep(Duration::from_micros(below(300_000)));
-        if victims != 1 {
-            nodes[0].kill();
+        let losses = LOSSES[below(LOSSES.len() as u64) as usize];
+        thread::sleep(Duration::from_micros(100 * below(3000)));
+        for victims in losses {
+            victims.iter().for_each(|victim| nodes[*victim].kill());
+            thread::sleep(Duration::from_millis(below(100)));
+            nodes.iter_mut().for_each(Mortal::start);
         }
-        if victims != 0 {
-            nodes[1].kill();
-        }
-        thread::sleep(Duration::from_millis(below(100)));
-        nodes.iter_mut().for_each(Mortal::start);
         wait(&mut moving, "the command ends");
         let phases = settled(&nodes, &program);
         let owners = phases.iter().filter(|phase| runs(phase)).count();

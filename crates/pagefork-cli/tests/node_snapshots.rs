@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::users::{Serving, User};
-use common::{assert_fails, file};
+use common::users::{Serving, User, pass_without_rights};
+use common::{assert_fails, command, file};
 
 /// Nothing may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ struct Client {
 impl Client {
     /// Starts a program, and waits until it is ready.
     fn start(user: &User, words: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        let mut child = Command::new(command())
             .args(words.split(' '))
             .env("XDG_CONFIG_HOME", &user.config)
             .stdin(Stdio::piped())
@@ -148,7 +148,7 @@ fn commands_go_on_from_what_a_program_at_a_node_was_and_it_runs_on() {
 
 /// The answer of `serve --from` to a request.
 fn serve_once(user: &User) -> String {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+    let mut child = Command::new(command())
         .args(["serve", "--addr", "127.0.0.1:0", "--from", "edge/half", "--store"])
         .arg(&user.store)
         .env("XDG_CONFIG_HOME", &user.config)
@@ -196,12 +196,21 @@ fn who_may_not_have_programs_run_captures_none_and_who_may_not_have_images_gets_
 }
 
 #[test]
+fn users_without_rights_capture_what_runs_at_a_node_as_others_do() {
+    let tests = [
+        "commands_go_on_from_what_a_program_at_a_node_was_and_it_runs_on",
+        "who_may_not_have_programs_run_captures_none_and_who_may_not_have_images_gets_none",
+    ];
+    pass_without_rights("node-snapshots", &tests);
+}
+
+#[test]
 fn when_the_client_or_the_node_is_killed_there_is_a_whole_image_or_none() {
     let (node, user, mut running) = node_and_user("captured-killed");
     let module = file("captured-killed.wat", PROGRAM);
     let _client = Client::start(&user, &format!("node start --name sums edge {module}"));
     let captures = |number: u64| {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        let mut child = Command::new(command())
             .args(["node", "snapshot", "-o", &format!("at-{number}"), "edge/sums"])
             .env("XDG_CONFIG_HOME", &user.config)
             .stdout(Stdio::null())
@@ -236,7 +245,7 @@ fn when_the_client_or_the_node_is_killed_there_is_a_whole_image_or_none() {
     // The node itself.
     let config = user.config.clone();
     let killed = thread::spawn(move || {
-        let child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        let child = Command::new(command())
             .args(["node", "snapshot", "-o", "killed", "edge/sums"])
             .env("XDG_CONFIG_HOME", config)
             .stdout(Stdio::null())
@@ -277,7 +286,7 @@ fn on_a_disk(node: &User, size: &str) -> Option<Serving> {
         .args(["sh", "-c", script, "sh"])
         .arg(&node.store)
         .arg(size)
-        .arg(env!("CARGO_BIN_EXE_pagefork"))
+        .arg(command())
         .env("XDG_CONFIG_HOME", &node.config)
         .stderr(Stdio::piped())
         .spawn()

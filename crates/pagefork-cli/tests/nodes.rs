@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::command;
 use common::remote::{Relay, SUMMER, Started, confined, program, sum_of_words, two_nodes};
-use common::users::{Nobody, Serving, User, is_root};
+use common::users::{Nobody, Serving, User, is_root, pass_without_rights};
 
 /// Prints that it is ready, reads a line, and prints it.
 const READER: &str = r#"
@@ -168,11 +168,19 @@ fn a_node_runs_programs_for_those_who_may_have_them_run() {
 
 /// Two nodes that run programs, and know each other.
 fn moving_nodes(name: &str) -> [(User, Serving); 2] {
+    moving_nodes_by(name, [Command::new(command()), Command::new(command())])
+}
+
+/// The same, by these commands.
+fn moving_nodes_by(name: &str, commands: [Command; 2]) -> [(User, Serving); 2] {
     let users = [1, 2].map(|number| User::new(&format!("{name}-{number}")));
-    let [one, two] = users.map(|user| {
-        let serving = user.listen("run");
+    let [by_one, by_two] = commands;
+    let [one, two] = users;
+    let listens = |user: User, by| {
+        let serving = user.listen_by(by, "run --addr 127.0.0.1:0");
         (user, serving)
-    });
+    };
+    let [one, two] = [listens(one, by_one), listens(two, by_two)];
     for ((user, own), (other, at)) in [(&one, &two), (&two, &one)] {
         let (address, key, signer) = (&at.address, &other.node_key, &other.image_key);
         user.does(&format!("node trust other {key} --address {address} --run --signer {signer}"));
@@ -211,6 +219,25 @@ fn a_program_moves_between_nodes_and_its_client_follows() {
     client.stdin.take().unwrap().write_all(b"hello").unwrap();
     let output = client.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"hello"[..]));
+}
+
+#[test]
+fn a_program_moves_to_where_the_system_tells_nothing_of_faults_and_back() {
+    let commands = [Command::new(command()), confined("without-userfaultfd")];
+    let nodes = moving_nodes_by("moves-unserved", commands);
+    let [(one, _first), (two, _second)] = &nodes;
+    let started = summing(one, "moves-unserved");
+    let without_rounds = "migrate --rounds 0 own/summer other";
+    for (user, words) in
+        [(one, without_rounds), (two, without_rounds), (one, "migrate own/summer other")]
+    {
+        let moved = user.run(words, "");
+        assert_eq!(moved.code, 0, "{words}: {}", moved.stderr);
+    }
+    let list = two.does("node ps own");
+    assert!(list.contains("runs"), "{list}");
+    let ended = started.finish("sum\n");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, &sum_of_words()[..]), "{}", ended.stderr);
 }
 
 #[test]
@@ -395,14 +422,8 @@ fn where_the_system_tells_nothing_of_faults_an_image_comes_first_and_doctor_says
     assert_eq!(runner.does("image --store STORE ls").lines().count(), 2, "and is kept");
 }
 
-/// Others of these tests, run by a user who has no rights: where this one has none that is what they are run by
-/// already.
 #[test]
 fn nodes_do_all_of_it_for_users_without_rights() {
-    if !is_root() {
-        println!("all these tests run as a user without rights");
-        return;
-    }
     let tests = [
         "a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to",
         "nodes_that_are_reached_by_quic_do_the_same",
@@ -412,19 +433,11 @@ fn nodes_do_all_of_it_for_users_without_rights() {
         "what_a_run_has_touched_is_asked_for_first_in_the_next_one",
         "a_program_whose_node_is_lost_stops_with_an_error_and_in_time",
         "where_the_system_tells_nothing_of_faults_an_image_comes_first_and_doctor_says_so",
+        "a_program_moves_to_where_the_system_tells_nothing_of_faults_and_back",
+        "a_node_that_is_not_known_has_an_image_by_a_token",
         "a_program_whose_pages_are_in_an_object_store_outlives_the_end_of_its_source",
     ];
-    let user = Nobody::new("nodes");
-    let ended = user
-        .command(&user.tests)
-        .args(["--exact", "--test-threads=1"])
-        .args(tests)
-        .output()
-        .unwrap();
-    let [said, complaints] =
-        [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
-    let passed = format!("test result: ok. {} passed", tests.len());
-    assert!(ended.status.success() && said.contains(&passed), "{said}\n{complaints}");
+    pass_without_rights("nodes", &tests);
 }
 
 /// Two nodes that know each other, the second one the first by a line that carries 2 MiB, and an object

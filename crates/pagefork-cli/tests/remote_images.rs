@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use common::remote::{Relay, SUMMER, Started, sum_of_words, two_nodes, two_nodes_of};
-use common::users::User;
+use common::command;
+use common::remote::{Relay, SUMMER, Started, confined, sum_of_words, two_nodes, two_nodes_of};
+use common::users::{User, pass_without_rights};
 
 /// Nothing may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,7 +46,11 @@ struct Server {
 
 impl Server {
     fn start(user: &User, words: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        Self::start_by(Command::new(command()), user, words)
+    }
+
+    fn start_by(mut command: Command, user: &User, words: &str) -> Self {
+        let mut child = command
             .args(["serve", "--addr", "127.0.0.1:0", "--store"])
             .arg(&user.store)
             .args(words.split(' '))
@@ -150,6 +155,33 @@ fn a_hundred_forks_of_an_image_of_another_node_fetch_each_page_once() {
         (number::<f64>(&ended.stderr, "guests", 1), number::<f64>(&ended.stderr, "guests", 3));
     assert!(cpu > 0.0 && cpu <= wall, "{}", ended.stderr);
     assert!(milliseconds(&ended.stderr, ", waited ") <= wall, "{}", ended.stderr);
+}
+
+#[test]
+fn where_the_system_tells_nothing_of_faults_forks_and_requests_have_all_of_it_first() {
+    let (_maker, runner, _serving, _relay) = two_nodes_of("unserved", &answering(), u64::MAX);
+    let how = "without-userfaultfd";
+    let server = Server::start_by(confined(how), &runner, "--from maker/big");
+    assert!(server.ask("").contains("here\n"));
+    let answer = server.ask(&"sum".repeat(400));
+    assert!(answer.contains(sum_of_words().trim()), "{answer}");
+
+    let (_maker, runner, _serving, relay) = two_nodes("unserved-forks", u64::MAX);
+    let words = "fork --store STORE --report --from maker/big -n 10";
+    let ended = Started::of(confined(how), &runner, words).finish("");
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(ended.stdout.matches(sum_of_words().trim()).count(), 10, "{}", ended.stdout);
+    assert!(given(&relay) < CONTENTS + (2 << 20), "it came once");
+}
+
+#[test]
+fn images_of_other_nodes_are_the_same_to_users_without_rights() {
+    let tests = [
+        "requests_are_answered_before_the_image_is_here_and_those_that_need_the_rest_wait",
+        "a_hundred_forks_of_an_image_of_another_node_fetch_each_page_once",
+        "where_the_system_tells_nothing_of_faults_forks_and_requests_have_all_of_it_first",
+    ];
+    pass_without_rights("remote-images", &tests);
 }
 
 /// The milliseconds that stand behind these words.

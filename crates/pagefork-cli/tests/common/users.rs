@@ -71,7 +71,12 @@ impl User {
 
     /// Runs it with these words.
     pub(crate) fn listen_with(&self, words: &str) -> Serving {
-        let mut child = Command::new(command())
+        self.listen_by(Command::new(command()), words)
+    }
+
+    /// The same by another command, as `confined` makes one.
+    pub(crate) fn listen_by(&self, mut command: Command, words: &str) -> Serving {
+        let mut child = command
             .arg("node")
             .args(words.split_whitespace())
             .arg("--store")
@@ -153,4 +158,24 @@ impl Drop for Nobody {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.scratch);
     }
+}
+
+/// Runs others of the same tests by a user who has no rights: where this one has none that is what they are
+/// run by already.
+pub(crate) fn pass_without_rights(name: &str, tests: &[&str]) {
+    if !is_root() {
+        println!("all these tests run as a user without rights");
+        return;
+    }
+    let user = Nobody::new(name);
+    let ended = user
+        .command(&user.tests)
+        .args(["--exact", "--test-threads=1"])
+        .args(tests)
+        .output()
+        .unwrap();
+    let [said, complaints] =
+        [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
+    let passed = format!("test result: ok. {} passed", tests.len());
+    assert!(ended.status.success() && said.contains(&passed), "{said}\n{complaints}");
 }

@@ -99,9 +99,7 @@ impl Strategies {
             growth_lack: growth_lack.map(|reason| (config.growth, reason)),
             copies_image: matches!(choice.used, ResetKind::Copy | ResetKind::Fault),
             image_service: (choice.used == ResetKind::Fault).then_some(ImageService {
-                // Where they can be told of nothing, who touches a page copies it.
-                threads: config.fault_threads
-                    * u32::from(config.fault_threads > 0 && faults_in_messages()),
+                threads: if choice.reason == Reason::NoMessages { 0 } else { config.fault_threads },
                 is_eager: config.fault_eager,
             }),
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
@@ -140,6 +138,9 @@ impl Strategies {
             Discard => (Discard, Reason::Asked),
             Fault if !write_fault::is_called() || !faults_at_touches() => {
                 (Discard, Reason::NoFaults)
+            }
+            Fault if self.config().fault_threads > 0 && !faults_in_messages() => {
+                (Fault, Reason::NoMessages)
             }
             Fault => (Fault, Reason::Asked),
             _ if method.is_none() => (Discard, Reason::NoPageMap),

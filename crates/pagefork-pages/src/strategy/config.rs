@@ -301,6 +301,8 @@ pub enum Reason {
     NoWriteProtection,
     /// No handler serves faults, or the kernel tells of none.
     NoFaults,
+    /// Threads cannot be told of touches: who touches a page copies it.
+    NoMessages,
     /// It is what `Auto` starts with.
     Start,
     /// The last resets found nothing that was not known.
@@ -397,6 +399,9 @@ impl fmt::Display for Reason {
             Self::NoFaults => {
                 f.write_str("touches of pages without contents are not served here (userfaultfd)")
             }
+            Self::NoMessages => f.write_str(
+                "threads cannot be told of touches here (userfaultfd, Linux 6.6), so who touches a page copies it",
+            ),
             Self::Start => f.write_str("what it starts with"),
             Self::NothingNew { resets } => {
                 write!(f, "the last {resets} scans found no page that was not known")
