@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Sub;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,8 @@ fn samples<'a, const PARTS: usize>(
 ) -> Vec<(&'a str, Vec<Sample<PARTS>>)> {
     let (rounds, duration) = match size {
         Size::Small => (1, Duration::ZERO),
+        // Many threads have each processor in turn, for some milliseconds each.
+        Size::Large if threads > 16 => (3, Duration::from_micros(7500) * threads),
         Size::Large => (if PARTS > 0 { 5 } else { 7 }, Duration::from_millis(60)),
     };
     let mut samples: Vec<_> = makers.iter().map(|(column, _)| (*column, Vec::new())).collect();
@@ -158,8 +160,6 @@ impl Sub for Counts {
 /// What one thread did.
 struct Done<const PARTS: usize> {
     iterations: u32,
-    /// Nanoseconds of the wall's clock, in all.
-    time: f64,
     parts: [f64; PARTS],
     counts: Counts,
 }
@@ -173,23 +173,39 @@ impl Drop for Arrival<'_> {
     }
 }
 
+/// Counts a thread when it goes, also because that panics.
+struct Step<'a>(&'a AtomicU32);
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What threads do with an iteration that ends: they forget it, count it, or stop.
+const BEFORE: u8 = 0;
+const WITHIN: u8 = 1;
+const AFTER: u8 = 2;
+
+/// All threads run all the time. What ends in a span of time is counted: so what it has waited for a processor is, however
+/// long the turns are in which threads have one.
 fn sample<'a, const PARTS: usize>(
     threads: u32,
     duration: Duration,
     make: &(dyn Fn() -> Job<'a, PARTS> + Sync),
 ) -> Sample<PARTS> {
-    /// Iterations before the clock runs, or as many as there are in this many times what is measured.
+    /// Iterations before a thread is ready, or as many as there are in this time, or in four times what is
+    /// measured.
     const WARM: u32 = 20;
-    const WARM_TIMES: u32 = 4;
-    let [ready, end] = [(); 2].map(|()| Barrier::new(threads as usize + 1));
-    let stop = AtomicBool::new(false);
+    const WARM_TIME: Duration = Duration::from_millis(240);
+    let [warm, counted] = [(); 2].map(|()| AtomicU32::new(0));
+    let phase = AtomicU8::new(BEFORE);
     let one = || {
-        // They go in this order if a job panics, and the job before.
-        let (end, ready) = (Arrival(&end), Arrival(&ready));
+        let (warm, mut counted) = (Step(&warm), Some(Step(&counted)));
         // A counter makes changes of threads dearer, so there is none where it is not looked at.
         let mut waits = if PARTS > 0 { LockWaits::of_this_thread().ok() } else { None };
         let mut job = make();
-        let (began, patience) = (Instant::now(), WARM_TIMES * duration);
+        let (began, patience) = (Instant::now(), WARM_TIME.min(4 * duration));
         job();
         for _ in 1..WARM {
             if began.elapsed() > patience {
@@ -197,27 +213,40 @@ fn sample<'a, const PARTS: usize>(
             }
             job();
         }
-        drop(ready);
-        let (start, before) = (Clock::Wall.now(), Counts::of_this_thread(&mut waits));
+        drop(warm);
+        let mut before = None;
         let (mut iterations, mut parts) = (0, [0.0; PARTS]);
-        while iterations == 0 || !stop.load(Ordering::Relaxed) {
-            parts.iter_mut().zip(job()).for_each(|(sum, part)| *sum += part);
+        loop {
+            let times = job();
+            match phase.load(Ordering::Relaxed) {
+                BEFORE => continue,
+                AFTER => break,
+                _ => (),
+            }
+            if counted.take().is_some() {
+                before = Some(Counts::of_this_thread(&mut waits));
+            }
+            parts.iter_mut().zip(times).for_each(|(sum, part)| *sum += part);
             iterations += 1;
         }
-        let (time, counts) =
-            (Clock::Wall.now() - start, Counts::of_this_thread(&mut waits) - before);
-        // What a job leaves behind is taken away after the clock has stopped.
-        drop(end);
-        Done { iterations, time, parts, counts }
+        // Without the first iteration that counts, and with the one behind the last.
+        let before = before.expect("nobody ends before all have counted");
+        Done { iterations, parts, counts: Counts::of_this_thread(&mut waits) - before }
+    };
+    let until = |count: &AtomicU32| {
+        while count.load(Ordering::Relaxed) < threads {
+            thread::sleep(Duration::from_millis(1));
+        }
     };
     let clocks = [Clock::Wall, Clock::Process];
     let (done, [wall, process]) = thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        ready.wait();
+        until(&warm);
         let start = clocks.map(Clock::now);
+        phase.store(WITHIN, Ordering::Relaxed);
         thread::sleep(duration);
-        stop.store(true, Ordering::Relaxed);
-        end.wait();
+        until(&counted);
+        phase.store(AFTER, Ordering::Relaxed);
         let times = [0, 1].map(|index: usize| clocks[index].now() - start[index]);
         let done = running.into_iter().map(|thread| thread.join().expect("a job succeeds"));
         (done.collect::<Vec<Done<PARTS>>>(), times)
@@ -225,7 +254,7 @@ fn sample<'a, const PARTS: usize>(
     let all = |number: &dyn Fn(&Done<PARTS>) -> f64| done.iter().map(number).sum::<f64>();
     let iterations = all(&|done| done.iterations.into());
     Sample {
-        iteration: all(&|done| done.time) / iterations,
+        iteration: wall * f64::from(threads) / iterations,
         parts: std::array::from_fn(|index| all(&|done| done.parts[index]) / iterations),
         in_use: 100.0 * process / (wall * processors() as f64),
         faults: all(&|done| done.counts.faults as f64) / iterations,
@@ -271,8 +300,6 @@ pub(crate) fn cache_misses<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
-
     use super::*;
 
     #[test]

@@ -53,18 +53,17 @@ pub fn dots(title: &str, grid: &Grid) -> String {
     );
     for (i, line) in lines.iter().enumerate() {
         let y = TOP + LINE * (i as f64 + 0.5);
-        put(
-            &mut text,
-            format_args!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LABELS - 8.0,
-                y + 4.0,
-                escape(&line.name)
-            ),
+        let mut row = format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LABELS - 8.0,
+            y + 4.0,
+            escape(&line.name)
         );
         for (column, samples) in line.cells.iter().enumerate() {
-            mark(&mut text, grid, column, samples, &axis, y);
+            mark(&mut row, grid, column, samples, &axis, y);
         }
+        // A line of the table is one of the file.
+        put(&mut text, format_args!("{}", row.replace('\n', "")));
     }
     for (column, name) in grid.columns.iter().enumerate() {
         let x = 20.0 + (column % LEGEND_COLUMNS) as f64 * (width / LEGEND_COLUMNS as f64);
