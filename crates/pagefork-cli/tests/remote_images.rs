@@ -159,9 +159,10 @@ fn a_hundred_forks_of_an_image_of_another_node_fetch_each_page_once() {
 
 #[test]
 fn where_the_system_tells_nothing_of_faults_forks_and_requests_have_all_of_it_first() {
-    let (_maker, runner, _serving, _relay) = two_nodes_of("unserved", &answering(), u64::MAX);
+    let (_maker, runner, _serving, relay) = two_nodes_of("unserved", &answering(), u64::MAX);
     let how = "without-userfaultfd";
     let server = Server::start_by(confined(how), &runner, "--from maker/big");
+    assert!(given(&relay) > CONTENTS, "all of it is here");
     assert!(server.ask("").contains("here\n"));
     let answer = server.ask(&"sum".repeat(400));
     assert!(answer.contains(sum_of_words().trim()), "{answer}");
