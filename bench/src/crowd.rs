@@ -69,6 +69,8 @@ pub(crate) fn contest_in_parts<const PARTS: usize>(
     threads: u32,
     makers: &[Maker<'_, PARTS>],
 ) {
+    // Whoever makes columns has made their engines.
+    kernel::count_signals();
     let samples = samples(size, threads, makers);
     let mut add = |what: &str, unit, number: &dyn Fn(&Sample<PARTS>) -> f64| {
         let cells = samples.iter().map(|(column, samples)| (*column, samples.iter().map(number)));
@@ -138,7 +140,7 @@ impl Counts {
         Self {
             faults: usage.minor_page_faults()
                 + usage.major_page_faults()
-                + i64::from(kernel::handled_count()),
+                + i64::from(kernel::signal_count()),
             switches: usage.voluntary_context_switches() + usage.involuntary_context_switches(),
             waits: waits.as_mut().map_or(0, |waits| waits.count() as i64),
         }
@@ -160,6 +162,8 @@ impl Sub for Counts {
 /// What one thread did.
 struct Done<const PARTS: usize> {
     iterations: u32,
+    /// What they took, by the wall's clock.
+    time: Duration,
     parts: [f64; PARTS],
     counts: Counts,
 }
@@ -224,14 +228,16 @@ fn sample<'a, const PARTS: usize>(
                 _ => (),
             }
             if counted.take().is_some() {
-                before = Some(Counts::of_this_thread(&mut waits));
+                before = Some((Counts::of_this_thread(&mut waits), Instant::now()));
             }
             parts.iter_mut().zip(times).for_each(|(sum, part)| *sum += part);
             iterations += 1;
         }
         // Without the first iteration that counts, and with the one behind the last.
-        let before = before.expect("nobody ends before all have counted");
-        Done { iterations, parts, counts: Counts::of_this_thread(&mut waits) - before }
+        let time = Instant::now();
+        let (before, start) = before.expect("nobody ends before all have counted");
+        let counts = Counts::of_this_thread(&mut waits) - before;
+        Done { iterations, time: time - start, parts, counts }
     };
     let until = |count: &AtomicU32| {
         while count.load(Ordering::Relaxed) < threads {
@@ -253,8 +259,15 @@ fn sample<'a, const PARTS: usize>(
     });
     let all = |number: &dyn Fn(&Done<PARTS>) -> f64| done.iter().map(number).sum::<f64>();
     let iterations = all(&|done| done.iterations.into());
+    // A span begins where one that runs alone begins an iteration, which it then cuts off at its end; and
+    // many that end one after the other make turns shorter for the rest.
+    let iteration = if threads as usize > processors() {
+        wall * f64::from(threads) / iterations
+    } else {
+        f64::from(threads) / all(&|done| f64::from(done.iterations) / done.time.as_nanos() as f64)
+    };
     Sample {
-        iteration: wall * f64::from(threads) / iterations,
+        iteration,
         parts: std::array::from_fn(|index| all(&|done| done.parts[index]) / iterations),
         in_use: 100.0 * process / (wall * processors() as f64),
         faults: all(&|done| done.counts.faults as f64) / iterations,

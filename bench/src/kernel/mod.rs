@@ -15,5 +15,5 @@ pub(crate) use mapping::{Access, Mapping, PAGE};
 pub(crate) use misses::CacheMisses;
 pub(crate) use pagemap::{PageMap, Pages};
 pub(crate) use readers::{Readers, Serve};
-pub(crate) use signals::{Handled, handle_signals, handled_count};
+pub(crate) use signals::{Handled, count_signals, handle_signals, signal_count};
 pub(crate) use userfault::{Delivery, Events, Mode, Userfault, userfaults_are_told};

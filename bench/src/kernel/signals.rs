@@ -21,13 +21,13 @@ thread_local! {
 }
 
 thread_local! {
-    /// How many this thread has handled.
+    /// How many this thread has taken.
     static COUNT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// How many faults of this thread were handled by its own function so far: the kernel counts none of those
-/// for which it raises a signal.
-pub(crate) fn handled_count() -> u32 {
+/// How many faults of this thread have raised a signal since [`count_signals`], whoever handled it: the kernel counts none of
+/// them.
+pub(crate) fn signal_count() -> u32 {
     COUNT.get()
 }
 
@@ -42,11 +42,8 @@ pub(crate) struct Handled {
     _thread: PhantomData<*const ()>,
 }
 
-/// Has faults of this thread in a range of addresses handled by a function: SIGBUS and SIGSEGV.
-///
-/// # Panics
-/// If those of another range are already.
-pub(crate) fn handle_signals(range: Range<u64>, handler: Box<Handler>) -> Handled {
+/// Counts signals of faults from now on, and hands them on: Pagefork's are seen only if it has an engine already.
+pub(crate) fn count_signals() {
     for (signal, previous) in SIGNALS.iter().zip(&PREVIOUS) {
         previous.get_or_init(|| {
             let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_NODEFER;
@@ -55,6 +52,14 @@ pub(crate) fn handle_signals(range: Range<u64>, handler: Box<Handler>) -> Handle
             unsafe { sigaction(*signal, &action) }.expect("a handler")
         });
     }
+}
+
+/// Has faults of this thread in a range of addresses handled by a function: SIGBUS and SIGSEGV.
+///
+/// # Panics
+/// If those of another range are already.
+pub(crate) fn handle_signals(range: Range<u64>, handler: Box<Handler>) -> Handled {
+    count_signals();
     let before = HANDLED.replace(Some((range.start, range.end, &raw const *handler)));
     assert!(before.is_none(), "a thread handles the faults of one range");
     Handled { _handler: handler, _thread: PhantomData }
@@ -69,10 +74,10 @@ impl Drop for Handled {
 extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a valid structure, and the signals are those of faults.
     let address = unsafe { (*info).si_addr() }.addr() as u64;
+    COUNT.set(COUNT.get().wrapping_add(1));
     if let Some((start, end, handler)) = HANDLED.get()
         && (start..end).contains(&address)
     {
-        COUNT.set(COUNT.get().wrapping_add(1));
         // SAFETY: `Handled` owns it, and takes it from here when it goes.
         unsafe { (*handler)(address) };
         return;

@@ -299,6 +299,26 @@ fn where_files_may_not_be_as_long_memories_grow_otherwise() {
     });
 }
 
+/// The kernel would end the process by SIGXFSZ.
+#[test]
+fn a_growth_fails_where_files_may_no_longer_be_as_long() {
+    in_own_process("a_growth_fails_where_files_may_no_longer_be_as_long", || {
+        let case = case();
+        let mut slot = case.spawn(&by(ResetKind::Auto));
+        assert_eq!(slot.growth().used, GrowthKind::Ftruncate);
+        let limit = libc::rlimit { rlim_cur: MIB / 2, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the structure is valid; no other test runs in this process.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        slot.grow_memory(0, 4 * WASM_PAGE).unwrap();
+        let error = slot.grow_memory(0, 16 * WASM_PAGE).unwrap_err();
+        let requested = 15 * WASM_PAGE;
+        assert_eq!(error, PagesError::FileSizeLimit { requested, limit: MIB / 2 });
+        assert_eq!(slot.memory_accessible(0), 4 * WASM_PAGE);
+        slot.reset_for(OWNER).unwrap();
+        case.assert_fresh(&slot, &by(ResetKind::Auto), "limited later");
+    });
+}
+
 /// Kernels and filters that refuse files in memory, or only pretend to bound what is mapped.
 #[test]
 #[cfg(debug_assertions)]

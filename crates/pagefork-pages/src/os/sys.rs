@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom, Stat};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::os::error::Call;
 
@@ -49,6 +50,10 @@ pub(crate) fn resize_image(file: BorrowedFd<'_>, length: u64) -> Result<(), Call
 /// reads as zero.
 pub(crate) fn set_growth(file: BorrowedFd<'_>, length: u64) -> Result<(), CallFailure> {
     attempt_or_pretend(Call::GrowFile, length, Some(()), || {
+        // Beyond its limit the kernel also raises a signal, which ends processes.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < length) {
+            return Err(Errno::FBIG);
+        }
         rustix::io::retry_on_intr(|| rustix::fs::ftruncate(file, length))
     })
 }

@@ -96,6 +96,9 @@ impl Deltas {
         let method = method(false)?;
         let scans = matches!(method, Some(Method::Scan { .. }));
         Ok(match self.asked {
+            DeltaTracker::Off => DeltaTracker::Off,
+            // A map is registered with one userfaultfd alone, and that of absent pages is first.
+            _ if pages.image().is_incomplete() => DeltaTracker::Compare,
             DeltaTracker::Writes if !scans || !notes_writes() || pages.serves_image() => {
                 DeltaTracker::Compare
             }
@@ -287,8 +290,7 @@ impl Deltas {
         if self.asked != DeltaTracker::Protect {
             return;
         }
-        let is_guarded =
-            self.tracker(pages) == Ok(DeltaTracker::Protect) && !pages.image().is_incomplete();
+        let is_guarded = self.tracker(pages) == Ok(DeltaTracker::Protect);
         let parts: Vec<_> = pages.private_image_parts().collect();
         if is_guarded && self.guarded.as_ref().is_some_and(|known| known.protect(pages, &parts)) {
             return;
@@ -332,10 +334,6 @@ impl Deltas {
     /// Has the kernel note what is written to all pages that images hold. Whether it does: if the
     /// kernel refuses, or too few maps are left, pages are compared as they are where it cannot.
     fn watch(&mut self, pages: &SlotPages) -> bool {
-        // A map is registered with one userfaultfd alone.
-        if pages.image().is_incomplete() {
-            return false;
-        }
         let start = pages.start() as u64;
         let parts: Vec<_> =
             pages.private_image_parts().map(|part| start + part.start..start + part.end).collect();

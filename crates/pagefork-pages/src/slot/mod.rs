@@ -613,7 +613,8 @@ impl Slot {
     }
 
     /// How the next [`Slot::snapshot`] finds what was written since the last one: what was asked
-    /// for, or what this machine can do of it.
+    /// for, or what this machine can do of it. As long as pages of the image are absent, all that is private is compared.
+    /// Where the kernel refuses to track single parts, or too few maps are left, those are compared.
     ///
     /// # Errors
     /// As of [`HostFeatures::get`](crate::HostFeatures::get).

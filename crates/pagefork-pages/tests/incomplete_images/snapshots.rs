@@ -68,7 +68,10 @@ fn pages_are_protected_once_all_are_here() {
 #[test]
 fn writes_are_noted_once_all_pages_are_here() {
     let config = StrategyConfig { deltas: DeltaTracker::Writes, ..by(ResetKind::Discard) };
-    if Arriving::new().spawn(&config).delta_tracker().unwrap() != DeltaTracker::Writes {
+    let arriving = Arriving::new();
+    let slot = arriving.spawn(&config);
+    arriving.serving(|| slot.wait(0, 0..SIZE).unwrap());
+    if slot.delta_tracker().unwrap() != DeltaTracker::Writes {
         println!("NOT TESTED: this system does not note what is written");
         return;
     }
@@ -80,6 +83,7 @@ fn track_once_all_are_here(deltas: DeltaTracker) {
     handle_refused_writes_by(&[libc::SIGSEGV]);
     let arriving = Arriving::new();
     let mut slot = arriving.spawn(&StrategyConfig { deltas, ..by(ResetKind::Discard) });
+    assert_eq!(slot.delta_tracker(), Ok(DeltaTracker::Compare));
     run(&arriving, &mut slot, &[(70, 0xee), (5 * PAGE_GROUP, 1)]);
     let first = slot.snapshot("first", &[], ImageForm::Branch).unwrap();
     run(&arriving, &mut slot, &[(71, 0xdd)]);
@@ -87,6 +91,7 @@ fn track_once_all_are_here(deltas: DeltaTracker) {
     assert_eq!((second.changed_since(&first).unwrap().len(), slot.compared()), (1, 2));
     arriving.serving(|| slot.wait(0, 0..SIZE).unwrap());
     assert!(arriving.pages.is_whole());
+    assert_eq!(slot.delta_tracker(), Ok(deltas));
     // What was written before it is made read-only is in the snapshot that has it made so.
     run(&arriving, &mut slot, &[(72, 0xcc), (9 * PAGE_GROUP, 2)]);
     let third = slot.snapshot("third", &[], ImageForm::Branch).unwrap();
