@@ -224,6 +224,7 @@ fn where_protecting_fails_all_pages_are_kept_as_others() {
     let case = case();
     let strategies = strategies(ResetKind::Protect);
     let mut slot = after_a_large_run(&case, ResetKind::Protect, 500);
+    assert_eq!(slot.strategy().used, ResetKind::Protect);
     for _ in 0..4 {
         // Pages that one run writes and the next ones do not are to be protected again.
         fail_all(Call::WatchWrites, libc::ENOMEM, || run(&case, &mut slot, 100..110));
@@ -237,6 +238,12 @@ fn where_protecting_fails_all_pages_are_kept_as_others() {
         assert_eq!((report.protected, report.returned), (0, 0), "{report:?}");
         case.assert_fresh(&slot, &strategies, "after it");
     }
+    let choice = slot.strategy();
+    assert_eq!((choice.asked, choice.used), (ResetKind::Protect, ResetKind::Resident));
+    assert_eq!(choice.reason, Reason::ProtectionRefused, "{choice}");
+    // Other pages are another try.
+    slot.discard().unwrap();
+    assert_eq!(slot.strategy().used, ResetKind::Protect);
 }
 
 /// Pages of the image and of zeros in every state, and in every state after they were protected (or

@@ -231,7 +231,8 @@ impl IncompletePages {
     ///
     /// # Errors
     /// [`PagesError::GroupSize`] for another number of bytes than the group has; what the system
-    /// refuses. The group can be installed again then.
+    /// refuses. The group can be installed again then. If it was the last one it may be here, and what
+    /// has failed is that the image becomes final: that is tried again whenever a group is installed.
     ///
     /// # Examples
     ///
@@ -270,7 +271,10 @@ impl IncompletePages {
             return Err(PagesError::GroupSize { group, found, expected });
         }
         self.check_process()?;
-        let Some(arrival) = self.residency.begin(group) else { return Ok(None) };
+        let Some(arrival) = self.residency.begin(group) else {
+            self.finish_if_complete()?;
+            return Ok(None);
+        };
         self.place(group * PAGE_GROUP, bytes)?;
         // Who waits goes on from here, perhaps on this processor.
         let placed = Instant::now();
@@ -278,6 +282,16 @@ impl IncompletePages {
             self.finish()?;
         }
         Ok(Some(placed))
+    }
+
+    /// Makes the image final if all groups are here and the thread that brought the last one could not,
+    /// or has not yet. No group is on its way then, so that nobody needs the alias for writing.
+    fn finish_if_complete(&self) -> Result<(), PagesError> {
+        let is_complete = self.residency.present() == self.residency.count();
+        match is_complete && !self.is_whole() {
+            true => self.finish(),
+            false => Ok(()),
+        }
     }
 
     /// Copies pages into the file. The caller has the right to bring them.
@@ -304,7 +318,8 @@ impl IncompletePages {
         Ok(())
     }
 
-    /// Makes the image as final as any other.
+    /// Makes the image as final as any other. Several threads may want that: one does it, and if that
+    /// fails the next one goes on from there.
     fn finish(&self) -> Result<(), PagesError> {
         let mut maps = lock(&self.maps);
         if self.is_whole() {

@@ -1,6 +1,7 @@
 //! How memories grow, and how much of them stays accessible between runs.
 
 use std::fmt;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use crate::os::features::HostFeatures;
@@ -41,10 +42,11 @@ pub enum GrowthKind {
     /// inaccessible within 16 runs. Only for code as for `Checked`, and best for
     /// [`CodeBounds::Dual`].
     Kept,
-    /// As `Kept` where making pages inaccessible takes more time than code that compares
-    /// would lose, else as `Mprotect`; what that takes is measured now and then. It is
-    /// much where several threads run guests, since it interrupts each of them. Only for
-    /// code as for `Checked`, and best for [`CodeBounds::Dual`].
+    /// As `Kept` where making pages inaccessible, and accessible as memories grow, takes more time
+    /// than code that compares would lose, else as `Mprotect`; what that takes is measured now and
+    /// then. It is much where several threads run guests, since it interrupts each of them, and
+    /// where memories grow often. Only for code as for `Checked`, and best for
+    /// [`CodeBounds::Dual`].
     Auto,
     /// What a memory grows by lies in a file in memory of its own, whose length is the bound
     /// (`ftruncate`); a reset empties it. Growth changes no map, and takes a descriptor for each
@@ -229,11 +231,15 @@ const RUNS: u32 = 8;
 /// 8 to 12 %, and it compares until the memory has grown as far as before.
 const COMPARING: u32 = 24;
 
-/// Number of runs until the cost of shrinking is measured again.
+/// Number of runs until it is measured again what keeping spares.
 const KEPT_RUNS: u32 = 256;
 
-/// Longer times are measured wrongly: the thread was not running.
-const SHRINKING_MAX: Duration = Duration::from_micros(100);
+/// A call that makes pages accessible or inaccessible and takes longer is measured wrongly: the
+/// thread was not running. One such call must not outweigh all runs; what it took beyond this
+/// counts as a run's own time.
+const CALL_MAX: Duration = Duration::from_micros(100);
+
+/// So is a run that takes longer by this than what it would be kept for.
 const RUNNING_MAX: Duration = Duration::from_millis(10);
 
 /// How far a memory has been grown by the last runs, in bytes, and whether that much is to
@@ -247,6 +253,8 @@ pub(crate) struct HighWater {
     phase: GrowthPhase,
     /// When the last run ended that had grown the memory.
     ended: Option<Instant>,
+    /// How long growing has taken since then, where that is measured.
+    growing: Duration,
     /// The time that runs may take for which it is kept.
     running_max: Duration,
 }
@@ -254,10 +262,11 @@ pub(crate) struct HighWater {
 #[derive(Clone, Copy, Debug)]
 enum GrowthPhase {
     Always,
-    /// The memory is shrunk, and that is compared with the time of a run.
+    /// The memory is shrunk and grown again, and what keeping it would spare of that is compared
+    /// with the time of the runs, but for growing.
     Measuring {
         runs: u32,
-        shrinking: Duration,
+        spared: Duration,
         running: Duration,
     },
     /// It is kept; `long` runs in a row took too long.
@@ -269,14 +278,21 @@ enum GrowthPhase {
 
 impl GrowthPhase {
     const FIRST: Self =
-        Self::Measuring { runs: 0, shrinking: Duration::ZERO, running: Duration::ZERO };
+        Self::Measuring { runs: 0, spared: Duration::ZERO, running: Duration::ZERO };
 }
 
 impl HighWater {
     pub(crate) fn new(growth: GrowthKind) -> Self {
         let phase =
             if growth == GrowthKind::Auto { GrowthPhase::FIRST } else { GrowthPhase::Always };
-        Self { kept: 0, short: 0, most: 0, phase, ended: None, running_max: Duration::ZERO }
+        let (growing, running_max) = (Duration::ZERO, Duration::ZERO);
+        Self { kept: 0, short: 0, most: 0, phase, ended: None, growing, running_max }
+    }
+
+    /// Whether [`Self::note_growing`] and [`Self::note_shrinking`] are of use.
+    #[inline]
+    pub(crate) fn is_measuring(&self) -> bool {
+        matches!(self.phase, GrowthPhase::Measuring { .. })
     }
 
     /// What stays accessible.
@@ -287,13 +303,14 @@ impl HighWater {
     /// Says how long a memory was when a run ended, and when that was, if it had grown.
     #[inline]
     pub(crate) fn note(&mut self, size: u64, ended: Option<Instant>) {
-        if let Some(ended) = ended
-            && let Some(before) = self.ended.replace(ended)
-        {
-            // It may have waited in between: then there is no hurry.
-            self.note_running((ended - before).min(RUNNING_MAX));
+        if let Some(ended) = ended {
+            // Without a run before it is not known how long this one took, so neither counts.
+            let growing = mem::take(&mut self.growing);
+            if let Some(before) = self.ended.replace(ended) {
+                self.note_running((ended - before).saturating_sub(growing), growing);
+            }
         }
-        if let GrowthPhase::Measuring { .. } = self.phase {
+        if self.is_measuring() {
             (self.kept, self.short, self.most) = (0, 0, 0);
             return;
         }
@@ -304,13 +321,20 @@ impl HighWater {
         }
     }
 
-    fn note_running(&mut self, time: Duration) {
+    /// Says how long a run took, and how long it was growing the memory besides.
+    fn note_running(&mut self, time: Duration, growing: Duration) {
         match &mut self.phase {
             GrowthPhase::Always => (),
-            GrowthPhase::Measuring { runs, shrinking, running } if *runs < RUNS => *running += time,
-            GrowthPhase::Measuring { shrinking, running, .. } => {
-                self.running_max = *shrinking * COMPARING / RUNS;
-                let keeps = *running < *shrinking * COMPARING;
+            GrowthPhase::Measuring { runs, spared, running } => {
+                // It may have waited in between: then there is no hurry. But however long growing
+                // takes, a run that takes too long for that is not kept for it.
+                *running += time.min(RUNNING_MAX + growing * COMPARING);
+                *spared += growing;
+                if *runs < RUNS {
+                    return;
+                }
+                self.running_max = *spared * COMPARING / RUNS;
+                let keeps = *running < *spared * COMPARING;
                 self.phase = if keeps {
                     GrowthPhase::Keeping { runs: 0, long: 0 }
                 } else {
@@ -327,18 +351,29 @@ impl HighWater {
         }
     }
 
+    /// Says how long it took to make pages accessible that the memory has grown by.
+    pub(crate) fn note_growing(&mut self, time: Duration) {
+        if self.is_measuring() {
+            self.growing += time.min(CALL_MAX);
+        }
+    }
+
     /// Says how long it took to shrink the memory after a run.
     pub(crate) fn note_shrinking(&mut self, time: Duration) {
-        if let GrowthPhase::Measuring { runs, shrinking, .. } = &mut self.phase {
+        if let GrowthPhase::Measuring { runs, spared, .. } = &mut self.phase {
             *runs += 1;
-            *shrinking += time.min(SHRINKING_MAX);
+            *spared += time.min(CALL_MAX);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pagefork_layout::page::PAGE_SIZE;
+
     use super::*;
+    use crate::pages::slot_pages::{Setup, SlotPages};
+    use crate::{Image, MemorySize, MemoryZone, SlotConfig};
 
     #[test]
     fn what_one_of_a_few_runs_needs_stays_and_what_none_needs_goes() {
@@ -360,10 +395,28 @@ mod tests {
 
     /// How many of `count` runs leave memory accessible.
     fn kept_of(high_water: &mut HighWater, count: u32, running: u64, shrinking: u64) -> u32 {
+        kept_of_growing(high_water, count, running, shrinking, &[])
+    }
+
+    /// As [`kept_of`], of runs that grow the memory, each call taking as long as this: besides
+    /// `running`, unless memory is accessible.
+    fn kept_of_growing(
+        high_water: &mut HighWater,
+        count: u32,
+        running: u64,
+        shrinking: u64,
+        growing: &[u64],
+    ) -> u32 {
         let mut at = high_water.ended.unwrap_or_else(Instant::now);
         let mut kept = 0;
         for _ in 0..count {
             at += Duration::from_micros(running);
+            if high_water.kept() == 0 {
+                for call in growing.iter().copied().map(Duration::from_micros) {
+                    at += call;
+                    high_water.note_growing(call);
+                }
+            }
             high_water.note(5, Some(at));
             match high_water.kept() {
                 0 => high_water.note_shrinking(Duration::from_micros(shrinking)),
@@ -384,5 +437,75 @@ mod tests {
         assert_eq!(kept_of(&mut high_water, 1000, 430, 8), 0);
         assert!(kept_of(&mut high_water, 100, 100, 8) > 80, "a short run");
         assert!(kept_of(&mut high_water, 100, 3000, 8) < RUNS * 2, "runs that become long");
+    }
+
+    #[test]
+    fn memory_stays_accessible_where_growing_it_takes_most_of_a_run() {
+        let mut high_water = HighWater::new(GrowthKind::Auto);
+        let kept = kept_of_growing(&mut high_water, 1000, 160, 40, &[5; 1000]);
+        assert!(kept > 950, "{kept}");
+        // Also if the rest is long, and shrinking takes no time.
+        let mut high_water = HighWater::new(GrowthKind::Auto);
+        let kept = kept_of_growing(&mut high_water, 1000, 30_000, 0, &[50; 1000]);
+        assert!(kept > 950, "{kept}");
+        // Growing is no part of what comparing makes longer.
+        for (running, keeps) in [(9_400, true), (9_800, false)] {
+            let mut high_water = HighWater::new(GrowthKind::Auto);
+            let kept = kept_of_growing(&mut high_water, 1000, running, 0, &[4; 100]);
+            assert_eq!(kept > 950, keeps, "{kept} of runs of {running} us");
+        }
+    }
+
+    #[test]
+    fn slots_say_how_long_growing_takes() {
+        let zones = SlotConfig {
+            stack: 1 << 16..1 << 17,
+            link: 1 << 17..1 << 18,
+            image_floor: 1 << 18,
+            base: 1 << 20,
+            memories: vec![MemoryZone { start: 1 << 20, reservation: 16 << 20, guard: 1 << 20 }],
+            size: 32 << 20,
+        };
+        let image = Image::new("grows", 1 << 20..1 << 20, []).unwrap();
+        let sizes = [MemorySize { initial: 0, maximum: 16 << 20 }];
+        let setup = Setup { growth: GrowthKind::Auto, ..Setup::PLAIN };
+        let mut pages = SlotPages::new(zones, setup, &image, &sizes).unwrap();
+        // All that a run does is to grow.
+        let keeps = (0..1000).any(|_| {
+            (1..=4096).for_each(|count| pages.grow_memory(0, count * PAGE_SIZE).unwrap());
+            pages.shrink_all().unwrap();
+            pages.finish();
+            pages.accessible(0) > 0
+        });
+        assert!(keeps);
+    }
+
+    #[test]
+    fn memory_is_shrunk_where_runs_take_long_beside_growing() {
+        let mut high_water = HighWater::new(GrowthKind::Auto);
+        assert_eq!(kept_of_growing(&mut high_water, 1000, 430, 8, &[4, 5]), 0);
+        assert_eq!(kept_of_growing(&mut high_water, 1000, 3000, 40, &[40, 40]), 0);
+        // Much growing, and a run for which that is little.
+        assert_eq!(kept_of_growing(&mut high_water, 1000, 200_000, 100, &[5; 1000]), 0);
+        assert!(kept_of_growing(&mut high_water, 100, 1000, 8, &[5; 1000]) > 80);
+        // Longer than what is kept for that much.
+        assert!(kept_of_growing(&mut high_water, 100, 200_000, 8, &[5; 1000]) < RUNS * 2);
+    }
+
+    #[test]
+    fn one_call_in_which_the_thread_was_not_running_keeps_no_memory_accessible() {
+        let mut high_water = HighWater::new(GrowthKind::Auto);
+        for _ in 0..100 {
+            assert_eq!(kept_of_growing(&mut high_water, 1, 800, 8, &[4, 5_000]), 0);
+            assert_eq!(kept_of_growing(&mut high_water, 2 * RUNS, 800, 8, &[4, 4]), 0);
+        }
+    }
+
+    /// The first run of a slot began at a time that is not known.
+    #[test]
+    fn growing_counts_of_the_runs_alone_whose_time_does() {
+        let mut high_water = HighWater::new(GrowthKind::Auto);
+        assert_eq!(kept_of_growing(&mut high_water, 1, 0, 0, &[50; 100]), 0);
+        assert_eq!(kept_of_growing(&mut high_water, 100, 430, 8, &[4]), 0);
     }
 }

@@ -422,12 +422,16 @@ impl SlotPages {
             // The handler serves as much as the size says, which is all.
         } else if new_size > accessible {
             let added = start + accessible..start + new_size;
+            let begun = state.high_water.is_measuring().then(Instant::now);
             if let Err(failure) = self.pages.commit(added.clone()) {
                 // It may have been done for some maps of several.
                 if self.pages.protect(added).is_err() {
                     self.condition = Condition::Unfilled;
                 }
                 return Err(failure.into());
+            }
+            if let Some(begun) = begun {
+                self.memories[index].high_water.note_growing(begun.elapsed());
             }
         }
         let private = self.private_bytes(index, new_size);

@@ -17,6 +17,8 @@ pub(crate) struct WatchedPages {
     parts: Vec<Range<u64>>,
     /// Whether all of them are.
     is_complete: bool,
+    /// Whether some of them are.
+    is_begun: bool,
     /// Maps that are cut where a part begins or ends.
     _maps: MapShare,
 }
@@ -28,7 +30,8 @@ impl WatchedPages {
         // The first part begins within a map, and memories end within one when they have grown.
         let maps = MapShare::take(1 + parts.len() as u64).ok()?;
         let watch = WriteWatch::of_this_process().ok()?;
-        let mut watched = Self { watch, parts, is_complete: false, _maps: maps };
+        let (is_complete, is_begun) = (false, false);
+        let mut watched = Self { watch, parts, is_complete, is_begun, _maps: maps };
         watched.is_complete = watched.register().is_ok();
         Some(watched)
     }
@@ -47,9 +50,14 @@ impl WatchedPages {
         self.is_complete
     }
 
-    /// Says that other maps may have taken the place of those that were registered.
+    /// Whether some of the addresses are registered, in this process.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_begun && self.is_of_this_process()
+    }
+
+    /// Says that what was registered may be so no more, as where other maps have taken its place.
     pub(crate) fn note_replaced(&mut self) {
-        self.is_complete = false;
+        (self.is_complete, self.is_begun) = (false, false);
     }
 
     /// Whether they are of this process, and not of one that this was forked from.
@@ -63,9 +71,10 @@ impl WatchedPages {
         self.watch.protect(addresses)
     }
 
-    fn register(&self) -> Result<(), PagesError> {
+    fn register(&mut self) -> Result<(), PagesError> {
         for part in self.parts.iter().filter(|part| !part.is_empty()) {
             self.watch.register(part.clone())?;
+            self.is_begun = true;
         }
         Ok(())
     }
@@ -73,8 +82,10 @@ impl WatchedPages {
     /// Has the kernel note nothing more.
     ///
     /// # Errors
-    /// If the kernel does not end it.
-    pub(crate) fn unregister(&self) -> Result<(), PagesError> {
+    /// If the kernel does not end it. Some addresses may be registered still then, and others not: all
+    /// count as if none were, so that they are registered anew before anything is asked of them.
+    pub(crate) fn unregister(&mut self) -> Result<(), PagesError> {
+        self.note_replaced();
         if self.is_of_this_process() {
             for part in self.parts.iter().filter(|part| !part.is_empty()) {
                 self.watch.unregister(part.clone())?;

@@ -91,8 +91,33 @@ impl Deltas {
         Self { asked, last: None, watched, guarded, faulted, exposed: Exposed::No }
     }
 
-    /// What is done of what was asked for.
+    /// What the next snapshot does of what was asked for, as far as it is known.
     pub(super) fn tracker(&self, pages: &SlotPages) -> Result<DeltaTracker, PagesError> {
+        let possible = self.possible(pages)?;
+        // What was written before it is tracked counts as written.
+        match self.last.is_none() || self.tracks(possible, pages) {
+            true => Ok(possible),
+            false => Ok(DeltaTracker::Compare),
+        }
+    }
+
+    /// Whether it was noted of some page since the last snapshot that it was not written.
+    fn tracks(&self, tracker: DeltaTracker, pages: &SlotPages) -> bool {
+        let (watched, guarded, faulted) = (&self.watched, &self.guarded, &self.faulted);
+        match tracker {
+            DeltaTracker::Off | DeltaTracker::Compare => true,
+            DeltaTracker::Writes => watched.as_ref().is_some_and(WatchedPages::is_begun),
+            DeltaTracker::Protect => {
+                guarded.as_ref().is_some_and(|guarded| guarded.written(pages, &[]).is_some())
+            }
+            DeltaTracker::Fault => {
+                faulted.as_ref().is_some_and(|faulted| faulted.unwritten(pages).is_some())
+            }
+        }
+    }
+
+    /// What this machine can do of what was asked for.
+    fn possible(&self, pages: &SlotPages) -> Result<DeltaTracker, PagesError> {
         let method = method(false)?;
         let scans = matches!(method, Some(Method::Scan { .. }));
         Ok(match self.asked {
@@ -126,7 +151,7 @@ impl Deltas {
     /// If the kernel does not tell what is private though it has before.
     pub(super) fn candidates(&mut self, pages: &SlotPages) -> Result<Candidates, PagesError> {
         let before = self.last.take();
-        let tracker = self.tracker(pages)?;
+        let tracker = self.possible(pages)?;
         // What memories have grown by in files or by faults counts as private and as written, as far as
         // it was touched.
         let grown = pages.grown(method(false)?)?;
@@ -254,7 +279,7 @@ impl Deltas {
         if self.asked != DeltaTracker::Fault {
             return;
         }
-        if self.tracker(pages) != Ok(DeltaTracker::Fault) {
+        if self.possible(pages) != Ok(DeltaTracker::Fault) {
             return self.end_faults();
         }
         let parts: Vec<_> = pages.private_image_parts().collect();
@@ -290,7 +315,7 @@ impl Deltas {
         if self.asked != DeltaTracker::Protect {
             return;
         }
-        let is_guarded = self.tracker(pages) == Ok(DeltaTracker::Protect);
+        let is_guarded = self.possible(pages) == Ok(DeltaTracker::Protect);
         let parts: Vec<_> = pages.private_image_parts().collect();
         if is_guarded && self.guarded.as_ref().is_some_and(|known| known.protect(pages, &parts)) {
             return;
@@ -354,7 +379,8 @@ impl Deltas {
     /// that look like swapped pages.
     ///
     /// # Errors
-    /// If the kernel does not end it; nothing has changed then.
+    /// If the kernel does not end it. The last snapshot is known still then, and what was written since
+    /// is, or all counts as written.
     #[inline]
     pub(super) fn end(&mut self) -> Result<(), PagesError> {
         let notes = self.watched.is_some() || self.guarded.is_some() || self.faulted.is_some();
@@ -370,7 +396,7 @@ impl Deltas {
     /// As [`Self::end`], where there is something to end.
     #[cold]
     fn end_noting(&mut self) -> Result<(), PagesError> {
-        if let Some(watched) = &self.watched {
+        if let Some(watched) = &mut self.watched {
             watched.unregister()?;
         }
         if let Some(guarded) = &self.guarded {

@@ -609,12 +609,13 @@ impl Slot {
     ///
     /// See [`Slot::with_strategies`].
     pub fn strategy(&self) -> Choice {
-        self.strategy.choice().unwrap_or(self.choice)
+        self.strategy.choice(&self.pages).unwrap_or(self.choice)
     }
 
     /// How the next [`Slot::snapshot`] finds what was written since the last one: what was asked
-    /// for, or what this machine can do of it. As long as pages of the image are absent, all that is private is compared.
-    /// Where the kernel refuses to track single parts, or too few maps are left, those are compared.
+    /// for, or what this machine can do of it. As long as pages of the image are absent, all that is private is compared,
+    /// and so is it where the kernel refused to track anything after the last snapshot, too few maps were left for
+    /// it, or all counts as written. Where the kernel refuses to track single parts, those are compared.
     ///
     /// # Errors
     /// As of [`HostFeatures::get`](crate::HostFeatures::get).

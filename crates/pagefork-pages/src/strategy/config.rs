@@ -299,6 +299,9 @@ pub enum Reason {
     HugePages,
     /// Pages cannot be kept under write protection.
     NoWriteProtection,
+    /// The slot's pages cannot be: the kernel or a limit has refused it, pages of its image are absent,
+    /// or somebody may write to it at any time.
+    ProtectionRefused,
     /// No handler serves faults, or the kernel tells of none.
     NoFaults,
     /// Threads cannot be told of touches: who touches a page copies it.
@@ -395,6 +398,9 @@ impl fmt::Display for Reason {
             Self::HugePages => f.write_str("huge pages cannot be kept out of a slot here"),
             Self::NoWriteProtection => {
                 f.write_str("the kernel does not note writes to protected pages here")
+            }
+            Self::ProtectionRefused => {
+                f.write_str("pages of this slot cannot be kept under write protection")
             }
             Self::NoFaults => {
                 f.write_str("touches of pages without contents are not served here (userfaultfd)")

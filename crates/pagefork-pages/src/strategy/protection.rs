@@ -71,11 +71,15 @@ impl Protection {
         self.is_on() && finds_lifted() && self.watched.as_ref().is_some_and(is_watching)
     }
 
-    /// Whether some would be kept if that were [switched on](Self::switch), as far as it is known, and
-    /// a search could tell which are protected no more.
+    /// Whether some are kept, or would be if that were [switched on](Self::switch), as far as it is
+    /// known.
+    pub(super) fn is_possible(&self, pages: &SlotPages) -> bool {
+        self.use_of != ProtectionUse::Never && !self.is_refused && can_be_watched(pages)
+    }
+
+    /// As [`Self::is_possible`], and whether a search could tell which are protected no more.
     pub(super) fn could_watch(&self, pages: &SlotPages) -> bool {
-        let may = self.use_of != ProtectionUse::Never && !self.is_refused;
-        may && can_be_watched(pages) && finds_lifted()
+        self.is_possible(pages) && finds_lifted()
     }
 
     /// The parts of a range that are registered.
@@ -191,7 +195,6 @@ impl Protection {
             // If that fails, they take a fault more. Where pages are watched, one that is only read
             // takes a fault for itself, rather than with its neighbours.
             let _ = watched.unregister();
-            watched.note_replaced();
         }
         let mut all = Vec::with_capacity(self.count as usize);
         for (index, word) in self.pages.iter_mut().enumerate() {
@@ -260,7 +263,7 @@ impl Protection {
 
 impl Drop for Protection {
     fn drop(&mut self) {
-        if let Some(watched) = &self.watched {
+        if let Some(watched) = &mut self.watched {
             // The addresses may go on to guard another slot. If it fails there, nothing is wrong
             // with that: nothing is ever written to a guard.
             let _ = watched.unregister();

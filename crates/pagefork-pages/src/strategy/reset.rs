@@ -129,10 +129,10 @@ impl Strategy {
         }
     }
 
-    /// What it chose, if it chooses.
-    pub(crate) fn choice(&self) -> Option<Choice> {
+    /// What it chose, if it chooses, or what it does where the slot cannot have what was chosen.
+    pub(crate) fn choice(&self, pages: &SlotPages) -> Option<Choice> {
         match self {
-            Self::Search(search) => search.choice(),
+            Self::Search(search) => search.choice(pages),
             _ => None,
         }
     }

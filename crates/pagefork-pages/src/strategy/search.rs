@@ -6,7 +6,7 @@ use crate::os::error::PagesError;
 use crate::os::faults::Faults;
 use crate::pages::slot_pages::{AllFresh, SlotPages};
 use crate::strategy::auto::Auto;
-use crate::strategy::config::{Choice, ResetKind};
+use crate::strategy::config::{Choice, Reason, ResetKind};
 use crate::strategy::dirty_set::{DirtySet, Searched};
 use crate::strategy::report::ResetReport;
 use crate::strategy::stack::Stack;
@@ -139,8 +139,16 @@ impl Search {
         self.dirty.forget(fresh, pages);
     }
 
-    pub(super) fn choice(&self) -> Option<Choice> {
-        self.auto.as_ref().map(|auto| auto.choice(&self.dirty))
+    pub(super) fn choice(&self, pages: &SlotPages) -> Option<Choice> {
+        if let Some(auto) = &self.auto {
+            return Some(auto.choice(&self.dirty));
+        }
+        let is_refused = self.kind == ResetKind::Protect && !self.dirty.could_protect(pages);
+        is_refused.then_some(Choice {
+            asked: ResetKind::Protect,
+            used: ResetKind::Resident,
+            reason: Reason::ProtectionRefused,
+        })
     }
 }
 

@@ -162,9 +162,11 @@ mod failures {
             let mut run = run(&case);
             run.write(1, &[1]);
             fail_all(Call::FaultWrites, libc::EPERM, || run.snapshot(false));
+            assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Compare));
             run.write(2, &[2]);
             run.snapshot(false);
             assert_eq!(run.slot.compared(), 2);
+            assert_eq!(run.slot.delta_tracker(), Ok(run.tracker));
             // Now it does; and then not again.
             run.write(1, &[3]);
             fail_all(Call::FaultWrites, libc::ENOMEM, || run.snapshot(false));

@@ -317,9 +317,11 @@ mod failures {
         let mut run = run(&case);
         run.write(1, &[1]);
         fail_all(Call::GuardWrites, libc::EPERM, || run.snapshot(false));
+        assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Compare));
         run.write(2, &[2]);
         run.snapshot(false);
         assert_eq!(run.slot.compared(), 2);
+        assert_eq!(run.slot.delta_tracker(), Ok(run.tracker));
         // Now it does.
         run.write(3, &[3]);
         run.snapshot_after(1, false);

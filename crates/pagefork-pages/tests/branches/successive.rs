@@ -592,6 +592,7 @@ fn a_forked_process_finds_what_it_wrote_itself() {
 
 #[cfg(debug_assertions)]
 mod failures {
+    use pagefork_layout::module::MemoryType;
     use pagefork_pages::Call;
     use pagefork_pages::inject::{fail_all, fail_nth};
 
@@ -608,7 +609,9 @@ mod failures {
         let mut run = Run::new(&case, DeltaTracker::Writes, ResetKind::Auto);
         run.write(1, &[1]);
         // As behind a filter of system calls.
+        assert_eq!(run.slot.delta_tracker(), Ok(run.tracker), "it is tried");
         fail_all(Call::WatchWrites, libc::EPERM, || run.snapshot(false));
+        assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Compare));
         run.write(2, &[2]);
         fail_all(Call::WatchWrites, libc::EPERM, || run.snapshot(false));
         assert_eq!(run.slot.compared(), 2);
@@ -625,6 +628,41 @@ mod failures {
         run.snapshot_after(1, false);
         run.slot.reset_for(OWNER).unwrap();
         case.assert_fresh(&run.slot, &tracked(run.tracker, ResetKind::Auto), &run.what);
+    }
+
+    /// The kernel may end it for one memory, and not for the next one.
+    #[test]
+    fn writes_are_noted_again_after_the_kernel_has_ended_that_in_part() {
+        let two = layout_of(&[MemoryType::new(0, None); 2]);
+        let (image, _) = dense_image(&two, 0x42, 20 * PAGE);
+        let case = Case::new("in part", two, image, (2 * WASM_PAGE, 16 * WASM_PAGE));
+        for reset in [ResetKind::Auto, ResetKind::Discard, ResetKind::Copy] {
+            let mut kept = 0;
+            for nth in 0.. {
+                let mut run = Run::new(&case, DeltaTracker::Writes, reset);
+                run.write(1, &[1]);
+                run.snapshot(false);
+                run.write(2, &[2]);
+                let outcome = fail_nth(nth, libc::ENOMEM, || run.slot.reset());
+                let Some(failed) = outcome.failed else { break };
+                if failed != Call::UnwatchWrites {
+                    continue;
+                }
+                assert!(outcome.value.is_err() && run.slot.is_whole(), "{}", run.what);
+                kept += 1;
+                // Until they are noted again pages count as compared, and are where that has ended.
+                assert_eq!(run.slot.delta_tracker(), Ok(DeltaTracker::Compare), "{}", run.what);
+                run.write(3, &[3]);
+                assert!(run.snapshot(false) > kept, "{}", run.what);
+                assert_eq!(run.slot.delta_tracker(), Ok(run.tracker), "{}", run.what);
+                run.write(4, &[4]);
+                run.snapshot_after(1, false);
+                run.slot.reset_for(OWNER).unwrap();
+                let strategies = tracked(DeltaTracker::Writes, reset);
+                case.assert_fresh(&run.slot, &strategies, &run.what);
+            }
+            assert!(kept == 2 || !notes_writes(), "{kept} of two memories, {reset}");
+        }
     }
 
     #[test]

@@ -191,6 +191,52 @@ fn whatever_fails_nothing_is_left_that_reads_zeros() {
     });
 }
 
+/// Whatever fails when the last group comes, who brings any group again makes the image final, however
+/// many do so at once.
+#[test]
+#[cfg(debug_assertions)]
+fn what_could_not_be_made_final_is_so_when_a_group_comes_again() {
+    in_own_process("maps::what_could_not_be_made_final_is_so_when_a_group_comes_again", || {
+        let last = GROUPS - 1;
+        let mut tried = Vec::new();
+        for nth in 0.. {
+            let arriving = Arriving::new();
+            let slots = [(); 2].map(|()| arriving.spawn(&StrategyConfig::default()));
+            (0..last).for_each(|group| arriving.install(group));
+            let again = |group| arriving.pages.install(group, arriving.bytes(group));
+            let outcome = inject::fail_nth(nth, libc::ENOMEM, || again(last));
+            let Some(failed) = outcome.failed else { break };
+            outcome.value.unwrap_err();
+            assert!(!arriving.pages.is_whole(), "{failed:?}");
+            let is_here = arriving.pages.is_present(last);
+            assert_eq!(is_here, failed != Call::ServeFaults, "{failed:?}");
+            if is_here {
+                let repeated = inject::fail_nth(0, libc::ENOMEM, || again(0));
+                assert_eq!(repeated.failed, Some(Call::MapView), "it is tried again");
+                repeated.value.unwrap_err();
+                tried.push(failed);
+            }
+            // All at once: of any group if the last one is here.
+            let brought: Vec<_> = thread::scope(|scope| {
+                let bring = |group| scope.spawn(move || again(group).unwrap());
+                let threads: Vec<_> = (last - 3..=last).map(bring).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(brought, [false, false, false, !is_here], "{failed:?}");
+            assert!(arriving.pages.is_whole(), "{failed:?}");
+            let (repeated, calls) = inject::record(|| again(last));
+            assert_eq!((repeated, calls), (Ok(false), Vec::new()), "nothing is left to do");
+            for slot in &slots {
+                assert_eq!(is_registered(slot.memory(0).addr()), [false, false], "{failed:?}");
+                arriving.assert_memory(slot, &arriving.memory);
+            }
+        }
+        for call in [Call::MapView, Call::SealImage, Call::UnserveFaults] {
+            assert!(tried.contains(&call), "{call:?} is not among {tried:?}");
+        }
+    });
+}
+
 /// Gives holes contents, as another thread of a forked process may.
 fn fill(holes: &[std::ops::Range<u64>]) {
     for hole in holes {

@@ -91,11 +91,12 @@ fn track_once_all_are_here(deltas: DeltaTracker) {
     assert_eq!((second.changed_since(&first).unwrap().len(), slot.compared()), (1, 2));
     arriving.serving(|| slot.wait(0, 0..SIZE).unwrap());
     assert!(arriving.pages.is_whole());
-    assert_eq!(slot.delta_tracker(), Ok(deltas));
+    assert_eq!(slot.delta_tracker(), Ok(DeltaTracker::Compare), "nothing was tracked yet");
     // What was written before it is made read-only is in the snapshot that has it made so.
     run(&arriving, &mut slot, &[(72, 0xcc), (9 * PAGE_GROUP, 2)]);
     let third = slot.snapshot("third", &[], ImageForm::Branch).unwrap();
     assert_eq!((third.changed_since(&second).unwrap().len(), slot.compared()), (2, 3));
+    assert_eq!(slot.delta_tracker(), Ok(deltas));
     // SAFETY: the child has one thread, and ends without ending what is the parent's.
     let child = unsafe { libc::fork() };
     // A forked process has read-only pages, and none that are registered.

@@ -36,6 +36,11 @@ impl DirtySet {
         }
     }
 
+    /// Whether pages can be kept under protection, as far as it is known.
+    pub(crate) fn could_protect(&self, pages: &SlotPages) -> bool {
+        self.protection.is_possible(pages)
+    }
+
     /// Number of pages that are kept under protection.
     pub(crate) fn protected_count(&self) -> u64 {
         self.protection.count()
