@@ -1,13 +1,15 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pagefork::IncompleteImage;
 use pagefork_image::{ContentHash, GroupProof, ImageHead, ImageStore, PublicKey, StoredImage};
 use pagefork_postcopy::{
-    MemoryInput, MemoryNode, MemoryOutput, Moment, PeerAccess, ServeLimits, ServedImage,
+    MemoryInput, MemoryNode, MemoryOutput, Moment, PeerAccess, ProtocolError, ServeLimits,
+    ServedImage,
 };
 
 use crate::base::{NodeError, NodeTimes};
@@ -28,6 +30,9 @@ pub(crate) struct PageGiver<'a> {
     node: MemoryNode,
     /// What the peer has open.
     open: BTreeMap<ContentHash, StoredImage>,
+    /// Groups that are to be read, in order: no more than may be in flight. Nothing else is ever left for later, so a
+    /// peer that asks for more than is done for it waits, and fills no memory.
+    reads: VecDeque<MemoryOutput>,
     /// Who has leased what this connection has.
     holder: LeaseHolder,
     shown: &'a ShownTokens,
@@ -35,6 +40,18 @@ pub(crate) struct PageGiver<'a> {
     cpu: Duration,
     /// How long a peer that is left may take to hear why.
     idle: Duration,
+}
+
+/// What comes after something was done for a peer.
+enum Pass {
+    /// There is more to do.
+    GoesOn,
+    /// Nothing is to be done until something comes, or it is time.
+    Waits,
+    /// The peer has ended the connection, and has had all.
+    IsOver,
+    /// The peer is to be left.
+    Leaves(ProtocolError),
 }
 
 impl<'a> PageGiver<'a> {
@@ -49,7 +66,8 @@ impl<'a> PageGiver<'a> {
         let node = MemoryNode::new(peer, access, limits, now());
         let (open, holder) = (BTreeMap::new(), leases.holder(peer));
         let (cpu, idle) = (thread_cpu(), times.idle);
-        Self { images, leases, peer, node, open, holder, shown, cpu, idle }
+        let reads = VecDeque::new();
+        Self { images, leases, peer, node, open, reads, holder, shown, cpu, idle }
     }
 
     /// Answers until the peer has ended the connection.
@@ -59,44 +77,76 @@ impl<'a> PageGiver<'a> {
     pub(crate) fn serve(mut self, mut duplex: Duplex) -> Result<(), NodeError> {
         let peer = self.peer;
         let talk = || NodeError::io(format!("talk to node {peer}"));
-        let mut to_do = VecDeque::new();
         loop {
-            // Between any two groups it is looked whether a guest waits for another one.
-            let arrived = duplex.receive().map_err(talk())?;
-            let input = match arrived.bytes.is_empty() {
-                true => MemoryInput::Tick,
-                false => MemoryInput::Received(&arrived.bytes),
-            };
-            to_do.extend(self.node.handle(input, now()));
-            let mut has_read = false;
-            while !has_read && let Some(output) = to_do.pop_front() {
-                match output {
-                    MemoryOutput::Send { lane, bytes } => duplex.push(lane, bytes),
-                    MemoryOutput::Close(why) => {
-                        let until = Instant::now() + self.idle;
-                        duplex.end_and_drain(until).map_err(talk())?;
-                        return Err(why.into());
-                    }
-                    output => {
-                        has_read = matches!(output, MemoryOutput::Read { .. });
-                        let mut next = VecDeque::from(self.carry_out(output));
-                        // What was read goes before what is to be read.
-                        next.append(&mut to_do);
-                        to_do = next;
-                    }
+            match self.pass(&mut duplex).map_err(talk())? {
+                Pass::GoesOn => {}
+                Pass::Waits => duplex.wait(&[], self.node.deadline()).map_err(talk())?,
+                Pass::IsOver => return Ok(()),
+                Pass::Leaves(why) => {
+                    let until = Instant::now() + self.idle;
+                    duplex.end_and_drain(until).map_err(talk())?;
+                    return Err(why.into());
                 }
-            }
-            let taken = duplex.send().map_err(talk())?;
-            if taken > 0 {
-                to_do.extend(self.node.handle(MemoryInput::Taken(taken), now()));
-            }
-            if to_do.is_empty() {
-                if arrived.is_over {
-                    return Ok(());
-                }
-                duplex.wait(&[], self.node.deadline()).map_err(talk())?;
             }
         }
+    }
+
+    /// Takes what has come, does what follows, reads a group, and sends. Between any two groups it is looked whether a
+    /// guest waits for another one.
+    fn pass(&mut self, duplex: &mut Duplex) -> io::Result<Pass> {
+        let arrived = duplex.receive()?;
+        let input = match arrived.bytes.is_empty() {
+            true => MemoryInput::Tick,
+            false => MemoryInput::Received(&arrived.bytes),
+        };
+        let outputs = self.node.handle(input, now());
+        if let Some(why) = self.do_all(outputs, duplex).or_else(|| self.read_next(duplex)) {
+            return Ok(Pass::Leaves(why));
+        }
+        let mut is_idle = self.reads.is_empty();
+        let taken = duplex.send()?;
+        if taken > 0 {
+            let outputs = self.node.handle(MemoryInput::Taken(taken), now());
+            is_idle &= outputs.is_empty();
+            if let Some(why) = self.do_all(outputs, duplex) {
+                return Ok(Pass::Leaves(why));
+            }
+        }
+        Ok(match (is_idle, arrived.is_over) {
+            (false, _) => Pass::GoesOn,
+            (true, false) => Pass::Waits,
+            (true, true) => Pass::IsOver,
+        })
+    }
+
+    /// Does all of this, and what follows from it, but read groups: these are read later, one at a time. All else is
+    /// done before more is received, however many groups are asked for: a peer that opens images without end has
+    /// nothing waiting here but what came at once. Gives why the peer is to be left, if it is.
+    fn do_all(&mut self, outputs: Vec<MemoryOutput>, duplex: &mut Duplex) -> Option<ProtocolError> {
+        let mut to_do = VecDeque::from(outputs);
+        while let Some(output) = to_do.pop_front() {
+            match output {
+                MemoryOutput::Send { lane, bytes } => duplex.push(lane, bytes),
+                MemoryOutput::Close(why) => return Some(why),
+                MemoryOutput::Read { .. } => self.reads.push_back(output),
+                output => {
+                    let next = self.carry_out(output);
+                    next.into_iter().rev().for_each(|output| to_do.push_front(output));
+                }
+            }
+        }
+        None
+    }
+
+    /// Reads the group that is next, if there is one. What follows from it goes before the others: a guest may wait
+    /// for it.
+    fn read_next(&mut self, duplex: &mut Duplex) -> Option<ProtocolError> {
+        let read = self.reads.pop_front()?;
+        let outputs = self.carry_out(read);
+        let mut others = std::mem::take(&mut self.reads);
+        let left = self.do_all(outputs, duplex);
+        self.reads.append(&mut others);
+        left
     }
 
     fn carry_out(&mut self, output: MemoryOutput) -> Vec<MemoryOutput> {
@@ -128,10 +178,7 @@ impl<'a> PageGiver<'a> {
                 self.leases.end(self.holder, hash);
                 Vec::new()
             }
-            // Nodes hand programs over by connections of their own.
-            MemoryOutput::Migration(_) | MemoryOutput::Send { .. } | MemoryOutput::Close(_) => {
-                Vec::new()
-            }
+            MemoryOutput::Send { .. } | MemoryOutput::Close(_) => Vec::new(),
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) mod wire;
 pub(crate) mod base;
 
 pub use crate::base::error::{ProtocolError, TokenError};
-pub use crate::base::limits::{FetchLimits, MESSAGE_SIZE_MAX, ServeLimits};
+pub use crate::base::limits::{FAREWELL_MAX, FetchLimits, MESSAGE_SIZE_MAX, ServeLimits};
 pub use crate::base::moment::Moment;
 pub use crate::migrate::source::{
     KnownRecords, MigrationSource, SourceInput, SourceOutput, SourceRecord, SourceState,

@@ -7,6 +7,10 @@ use pagefork_image::ImageLimits;
 /// Bytes that a message may have, on either side. A group of 16 KiB with its proof is the longest.
 pub const MESSAGE_SIZE_MAX: u32 = 32 << 10;
 
+/// Bytes of the text of a [`Message::Farewell`](crate::Message::Farewell) that travel: enough for whatever goes wrong,
+/// and far less than a message may have.
+pub const FAREWELL_MAX: usize = 1 << 10;
+
 /// What a memory node lets one peer ask. A peer that asks for more, though it was told, is left.
 ///
 /// # Examples
@@ -19,7 +23,8 @@ pub const MESSAGE_SIZE_MAX: u32 = 32 << 10;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServeLimits {
-    /// Groups that were asked for and not answered: 1,024 by default.
+    /// Groups that were asked for and not answered: 1,024 by default. No message names more, and so many at most are
+    /// asked for again before they are answered.
     pub requests: u32,
     /// Bytes that are read and not yet taken by the network: 4 MiB by default. Beyond that,
     /// requests wait; a peer that lets twice as much wait is left.

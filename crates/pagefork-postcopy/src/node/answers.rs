@@ -430,17 +430,23 @@ impl RunningNode {
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some(holder) = image.holders.remove(&connection) else { return };
         if let Some(number) = holder.stage.number() {
-            if let (Some(link), Some((_, planner))) = (self.links.get(&connection), &mut image.open)
-            {
+            let mut owed = Vec::new();
+            if let Some(link) = self.links.get(&connection) {
                 for ((_, group), asked) in link.asked.range((number, 0)..=(number, u64::MAX)) {
                     match &asked.look_up {
                         // It needs nobody any more, if it is here.
                         Some(said) => drop(image.said.insert(*group, said.clone())),
-                        None => planner.lost(*group),
+                        None => owed.push(*group),
                     }
                 }
             }
             self.forget(connection, number, holder.stage.is_opening());
+            // Another one may have sent it, unasked: what it would send again would be one too many.
+            owed.retain(|group| !self.comes(key, *group));
+            let image = self.images.get_mut(&key).and_then(|image| image.open.as_mut());
+            if let Some((_, planner)) = image {
+                owed.into_iter().for_each(|group| planner.lost(group));
+            }
         }
         self.output.push(RunningOutput::HolderLost { image: key, connection, why });
     }

@@ -1,6 +1,7 @@
 //! Groups that a peer has asked for, in the order in which they are read and sent.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
 use crate::wire::frame::Lane;
 
@@ -11,7 +12,7 @@ pub(crate) type GroupName = (u32, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     waiting: BTreeMap<(Lane, u64), GroupName>,
-    places: HashMap<GroupName, (Lane, u64)>,
+    places: BTreeMap<GroupName, (Lane, u64)>,
     reading: HashMap<GroupName, Lane>,
     /// Of the groups that are being read, those that are not wanted any more.
     dropped: HashSet<GroupName>,
@@ -28,6 +29,11 @@ impl Backlog {
 
     pub(crate) fn reading(&self) -> usize {
         self.reading.len()
+    }
+
+    /// Whether a group waits, or is being read.
+    pub(crate) fn has(&self, group: GroupName) -> bool {
+        self.places.contains_key(&group) || self.reading.contains_key(&group)
     }
 
     /// Adds a group, or lets it go earlier if it waits already. Certain groups are in
@@ -65,21 +71,27 @@ impl Backlog {
         self.places.insert(group, place);
     }
 
-    /// Takes a group away that is not being read yet. Gives whether there was one.
-    pub(crate) fn remove(&mut self, group: GroupName) -> bool {
-        let Some(place) = self.places.remove(&group) else { return false };
+    /// Takes a group away that is not being read yet.
+    fn remove(&mut self, group: GroupName) {
+        let Some(place) = self.places.remove(&group) else { return };
         self.waiting.remove(&place);
         self.unasked -= usize::from(place.0 == Lane::Control);
-        true
+    }
+
+    /// Takes those of the groups away that are not being read yet, and gives them. That takes time for each one that
+    /// is there: a long range costs nothing by itself.
+    pub(crate) fn take_back(&mut self, image: u32, groups: Range<u64>) -> Vec<u64> {
+        let taken = self.places.range((image, groups.start)..(image, groups.end));
+        let taken: Vec<u64> = taken.map(|((_, group), _)| *group).collect();
+        taken.iter().for_each(|group| self.remove((image, *group)));
+        taken
     }
 
     /// Nothing of an image is wanted any more.
     pub(crate) fn cancel_image(&mut self, image: u32) {
-        let of_image = |group: &&GroupName| group.0 == image;
-        let waiting: Vec<GroupName> = self.places.keys().filter(of_image).copied().collect();
-        for group in waiting {
-            self.remove(group);
-        }
+        let waiting = self.places.range((image, 0)..=(image, u64::MAX));
+        let waiting: Vec<GroupName> = waiting.map(|(group, _)| *group).collect();
+        waiting.into_iter().for_each(|group| self.remove(group));
         for (group, lane) in self.reading.iter().filter(|(group, _)| group.0 == image) {
             if self.dropped.insert(*group) {
                 self.unasked -= usize::from(*lane == Lane::Control);
@@ -138,5 +150,21 @@ mod tests {
         assert_eq!(backlog.asked(), 0);
         assert_eq!([(1, 5), (2, 4)].map(|name| backlog.read(name)), [None, Some(Lane::Control)]);
         assert_eq!(backlog.asked(), 0);
+    }
+
+    #[test]
+    fn what_is_taken_back_is_what_waits_of_one_image_however_long_the_range() {
+        let mut backlog = Backlog::default();
+        for (image, group) in [(1, 5), (1, 6), (1, 7), (2, 6), (0, 6)] {
+            backlog.add((image, group), Lane::Planned);
+        }
+        assert_eq!(backlog.next(), Some((1, 5)));
+        // Whoever looked for each would not be back today.
+        assert_eq!(backlog.take_back(1, 0..u64::MAX), [6, 7]);
+        assert_eq!(backlog.take_back(1, 0..u64::MAX), []);
+        assert!(backlog.has((1, 5)), "it is being read");
+        assert_eq!(backlog.asked(), 3);
+        backlog.cancel_image(0);
+        assert!(backlog.has((2, 6)) && !backlog.has((0, 6)));
     }
 }

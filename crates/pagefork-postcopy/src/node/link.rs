@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use pagefork_image::{ContentHash, GroupProof};
 
 use crate::base::moment::earlier;
+use crate::node::memory::RANGES_MAX;
 use crate::node::running::ImageKey;
 use crate::wire::frame::{FrameDecoder, Lane};
 use crate::wire::message::Welcome;
@@ -15,6 +16,9 @@ const HASHES_MAX: usize = 512;
 
 /// So many hashes that a peer need not have in mind go together.
 const UNNEEDED_MAX: usize = 256;
+
+/// A peer that says that it waits for less is told that this node is there as if it waited for this.
+const IDLE_MIN: Duration = Duration::from_millis(100);
 
 /// A connection to a memory node.
 #[derive(Debug)]
@@ -139,6 +143,12 @@ impl Link {
         welcome.map_or(0, |welcome| welcome.requests.min(limit)) as usize
     }
 
+    /// Groups that one message may name: of a peer that allows few to be asked for, those that it sends unasked can
+    /// be more.
+    pub(crate) fn named_max(&self) -> usize {
+        self.requests_max(RANGES_MAX as u32).max(1)
+    }
+
     /// Whether another image may be opened.
     pub(crate) fn may_open(&self) -> bool {
         let images = self.welcome.as_ref().map_or(1, |welcome| welcome.images.max(1));
@@ -177,9 +187,9 @@ impl Link {
         earlier(self.owes_since, urgent).map(|since| since + timeout)
     }
 
-    /// When the peer is to be told that this node is there.
+    /// When the peer is to be told that this node is there: not as often as any peer may like.
     pub(crate) fn speaks_at(&self) -> Option<Instant> {
-        let idle = Duration::from_millis(self.welcome.as_ref()?.idle_ms);
+        let idle = Duration::from_millis(self.welcome.as_ref()?.idle_ms).max(IDLE_MIN);
         self.spoke.checked_add(idle / 3)
     }
 }

@@ -127,8 +127,6 @@ pub enum MemoryOutput {
         /// The image.
         hash: ContentHash,
     },
-    /// The peer has sent a step of a migration.
-    Migration(MigrationMessage),
     /// The connection is to be closed, once what was sent is gone; nothing follows.
     Close(ProtocolError),
 }
@@ -217,6 +215,8 @@ pub struct MemoryNode {
     known: HashSet<ContentHash>,
     /// When groups were asked for, or somebody began to wait for them.
     asked: HashMap<(u32, u64), Instant>,
+    /// Groups that were asked for though they were here to be sent, less those that were answered since.
+    asked_again: u32,
     /// Time of a processor that the peer was not told of.
     cpu: Duration,
     /// Bytes that the network has not taken.
@@ -269,6 +269,7 @@ impl MemoryNode {
             backlog: Backlog::default(),
             known: HashSet::new(),
             asked: HashMap::new(),
+            asked_again: 0,
             cpu: Duration::ZERO,
             unsent: 0,
             heard: now.at,
@@ -284,8 +285,11 @@ impl MemoryNode {
             return Vec::new();
         }
         if let Err(error) = self.step(input, now) {
-            let text = error.to_string();
-            self.send(Lane::Control, &Message::Farewell { text });
+            // Who has left needs no telling.
+            if !matches!(error, ProtocolError::PeerLeft(_)) {
+                let text = error.to_string();
+                self.send(Lane::Control, &Message::Farewell { text });
+            }
             self.output.push(MemoryOutput::Close(error));
             self.has_ended = true;
         }
@@ -438,25 +442,7 @@ impl MemoryNode {
                 }
                 self.backlog.raise((image, group));
             }
-            Message::Cancel { image, groups } => {
-                let mut dropped = Vec::new();
-                for range in &groups {
-                    // More than can have been asked for is nonsense, and would take long.
-                    let groups = range.groups().filter(|_| range.count <= self.limits.requests);
-                    let wrong =
-                        ProtocolError::Unexpected("groups taken back that were not asked for");
-                    for group in groups.ok_or(wrong)? {
-                        if self.backlog.remove((image, group)) {
-                            self.asked.remove(&(image, group));
-                            dropped.push(group);
-                        }
-                    }
-                }
-                for groups in dropped.chunks(RANGES_MAX) {
-                    let groups = ranges(groups.iter().copied());
-                    self.send(Lane::Control, &Message::Dropped { image, groups });
-                }
-            }
+            Message::Cancel { image, groups } => self.cancel(image, &groups)?,
             // It says so of groups that it is about to ask for: its image has ended, which it does not know yet.
             Message::Have { .. } if self.images.is_empty() => {}
             Message::Have { hashes } => {
@@ -474,7 +460,12 @@ impl MemoryNode {
             }
             Message::Renew { image } => self.renew(image, now),
             Message::KeepAlive => {}
-            Message::Migration(message) => self.output.push(MemoryOutput::Migration(message)),
+            // Programs are handed over by connections of their own.
+            Message::Migration(_) => {
+                return Err(ProtocolError::Unexpected(
+                    "a step of a migration, on a connection for pages",
+                ));
+            }
             Message::Welcome(_)
             | Message::Opened { .. }
             | Message::HeadPart { .. }
@@ -629,6 +620,7 @@ impl MemoryNode {
         groups: &[GroupRange],
         now: Moment,
     ) -> Result<(), ProtocolError> {
+        self.check_named(groups)?;
         let count = match self.images.get(&image) {
             Some(OpenImage::Open { head, .. }) => head.group_count(),
             // It has ended in the meantime, which the peer does not know yet.
@@ -650,9 +642,56 @@ impl MemoryNode {
                 return Err(ProtocolError::Exceeded { what, limit });
             }
             for group in groups {
+                if self.backlog.has((image, group)) {
+                    self.asks_again()?;
+                }
                 self.asked.insert((image, group), now.at);
                 self.backlog.add((image, group), lane);
             }
+        }
+        Ok(())
+    }
+
+    /// Each group that is named takes time, and a range of any length takes the same few bytes.
+    fn check_named(&self, groups: &[GroupRange]) -> Result<(), ProtocolError> {
+        let limit = u64::from(self.limits.requests);
+        match groups.iter().map(|range| u64::from(range.count)).sum::<u64>() > limit {
+            true => Err(ProtocolError::Exceeded { what: "groups in one message", limit }),
+            false => Ok(()),
+        }
+    }
+
+    /// A group is asked for that has no answer yet. Peers do so of what was announced here, and lost by another node;
+    /// without end it would be work for nothing.
+    fn asks_again(&mut self) -> Result<(), ProtocolError> {
+        self.asked_again += 1;
+        match self.asked_again > self.limits.requests {
+            true => {
+                let limit = u64::from(self.limits.requests);
+                let what = "groups again that have no answer yet";
+                Err(ProtocolError::Exceeded { what, limit })
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn cancel(&mut self, image: u32, groups: &[GroupRange]) -> Result<(), ProtocolError> {
+        self.check_named(groups)?;
+        // It has ended in the meantime, which the peer does not know yet.
+        if !matches!(self.images.get(&image), Some(OpenImage::Open { .. })) {
+            return Ok(());
+        }
+        let mut dropped = Vec::new();
+        for range in groups {
+            let wrong = ProtocolError::Unexpected("groups taken back that can be in no image");
+            dropped.extend(self.backlog.take_back(image, range.groups().ok_or(wrong)?));
+        }
+        for group in &dropped {
+            self.asked.remove(&(image, *group));
+        }
+        for groups in dropped.chunks(RANGES_MAX) {
+            let groups = ranges(groups.iter().copied());
+            self.send(Lane::Control, &Message::Dropped { image, groups });
         }
         Ok(())
     }
@@ -665,6 +704,7 @@ impl MemoryNode {
         now: Moment,
     ) {
         let asked = self.asked.remove(&(image, group));
+        self.asked_again = self.asked_again.saturating_sub(1);
         let Some(lane) = self.backlog.read((image, group)) else { return };
         let message = match found {
             None => Message::GroupFailed { image, group },
@@ -707,6 +747,10 @@ impl MemoryNode {
     }
 
     fn forget(&mut self, image: u32) {
+        // Of what is not open there is nothing, and to look for it would take time.
+        if !self.images.contains_key(&image) {
+            return;
+        }
         self.backlog.cancel_image(image);
         self.asked.retain(|(of, _), _| *of != image);
         self.heads.retain(|head| head.image != image);

@@ -469,7 +469,7 @@ impl RunningNode {
             let Some((image, link)) = asked else { continue };
             let asked = link.asked.range((image, groups.start)..(image, groups.end));
             let asked: Vec<u64> = asked.map(|((_, group), _)| *group).collect();
-            messages.extend(asked.chunks(RANGES_MAX).map(|groups| {
+            messages.extend(asked.chunks(link.named_max()).map(|groups| {
                 let groups = ranges(groups.iter().copied());
                 (*connection, Message::Cancel { image, groups })
             }));

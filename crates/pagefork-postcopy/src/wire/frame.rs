@@ -1,7 +1,7 @@
 //! Messages as bytes of a stream: a length of four bytes, then the message in postcard's encoding.
 
 use crate::base::error::ProtocolError;
-use crate::base::limits::MESSAGE_SIZE_MAX;
+use crate::base::limits::{FAREWELL_MAX, MESSAGE_SIZE_MAX};
 use crate::wire::message::{Message, PROTOCOL_VERSION};
 
 /// A stream of a connection. On each, messages come in the order in which they were sent; those of
@@ -40,11 +40,18 @@ const HELLO: u8 = 0;
 /// The number of [`Message::Welcome`].
 const WELCOME: u8 = 1;
 
-/// The message as it travels. [`FrameDecoder`] has an example of the way back.
+/// The message as it travels. [`FrameDecoder`] has an example of the way back. Of a farewell's text no more
+/// travels than its first [`FAREWELL_MAX`] bytes: it says what went wrong, which can name what the peer has sent.
 ///
 /// # Panics
 /// If it has more than [`MESSAGE_SIZE_MAX`] bytes: whoever makes messages splits them before.
 pub fn encode(message: &Message) -> Vec<u8> {
+    if let Message::Farewell { text } = message
+        && text.len() > FAREWELL_MAX
+    {
+        let text = text[..text.floor_char_boundary(FAREWELL_MAX)].to_owned();
+        return encode(&Message::Farewell { text });
+    }
     let bytes = postcard::to_extend(message, vec![0; LENGTH]);
     let mut bytes = bytes.expect("memory takes all messages");
     let size = (bytes.len() - LENGTH) as u32;

@@ -23,7 +23,7 @@ pub enum Message {
     Welcome(Welcome),
     /// Of either: the last message, and why.
     Farewell {
-        /// For people.
+        /// For people. Of a long one, [`FAREWELL_MAX`](crate::FAREWELL_MAX) bytes travel.
         text: String,
     },
 
@@ -51,7 +51,7 @@ pub enum Message {
         image: u32,
         /// Why.
         priority: Priority,
-        /// Which groups: each is in one range at most.
+        /// Which groups: each is in one range at most, and all together are no more than [`Welcome::requests`].
         groups: Vec<GroupRange>,
     },
     /// Of a running node: a guest waits for a group that was asked for before. If it was sent in
@@ -67,7 +67,7 @@ pub enum Message {
     Cancel {
         /// The image.
         image: u32,
-        /// Which groups.
+        /// Which groups, as many as in [`Message::Ask`] at most.
         groups: Vec<GroupRange>,
     },
     /// Of a running node: groups whose contents it may have, so that they need not travel.

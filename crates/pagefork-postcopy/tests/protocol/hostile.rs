@@ -1,14 +1,16 @@
 //! Peers that talk nonsense, ask too much, lie, or say nothing.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pagefork_image::{ContentHash, GroupProof, ImageHead, ImageReader, PublicKey};
 use pagefork_postcopy::{
-    ConnectionId, EndReason, FetchLimits, FetchPlan, GroupBody, GroupRange, Hello, HolderLoss,
-    Lane, MESSAGE_SIZE_MAX, MemoryInput, MemoryNode, MemoryOutput, Message, Moment,
-    PROTOCOL_VERSION, PeerAccess, Priority, ProtocolError, RunningInput, RunningNode,
-    RunningOutput, ServeLimits, ServedImage, Welcome, encode,
+    ConnectionId, EndReason, FAREWELL_MAX, FetchLimits, FetchPlan, FrameDecoder, GroupBody,
+    GroupRange, Hello, HolderLoss, Lane, MESSAGE_SIZE_MAX, MemoryInput, MemoryNode, MemoryOutput,
+    Message, MigrationId, MigrationMessage, MigrationStep, Moment, PROTOCOL_VERSION, PeerAccess,
+    Priority, ProtocolError, RunningInput, RunningNode, RunningOutput, ServeLimits, ServedImage,
+    Welcome, encode,
 };
 
 use crate::network::{KEY, Numbers, image, start};
@@ -101,6 +103,17 @@ fn each_limit_of_a_memory_node_holds() {
     exceeded(left(&[hello(), open(0), open(1), open(2)]), 2);
     exceeded(left(&[hello(), open(0), ask(0, 0, 9)]), 8);
     exceeded(left(&[hello(), open(0), ask(0, 0, 8), ask(0, 8, 1)]), 8);
+    // Each of these ranges is short enough by itself.
+    let all = |first| GroupRange { first, count: 3 };
+    let groups = || vec![all(0), all(0), all(0)];
+    let cancel = |groups| Message::Cancel { image: 0, groups };
+    exceeded(left(&[hello(), open(0), cancel(groups())]), 8);
+    exceeded(left(&[hello(), open(0), cancel(vec![GroupRange { first: 0, count: u32::MAX }])]), 8);
+    let (priority, groups) = (Priority::Planned, groups());
+    exceeded(left(&[hello(), open(0), Message::Ask { image: 0, priority, groups }]), 8);
+    // What was asked for is asked for twice, and then again.
+    let again = [hello(), open(0), ask(0, 0, 4), ask(0, 0, 4), ask(0, 0, 4), ask(0, 0, 1)];
+    assert!(left(&again).to_string().contains("again"));
     let hashes = (0..4).map(|byte| ContentHash::from_bytes([byte; 32])).collect();
     exceeded(left(&[hello(), open(0), Message::Have { hashes }]), 3);
     let renewals = std::iter::repeat_n(Message::Renew { image: 0 }, 100_000);
@@ -149,7 +162,10 @@ fn nonsense_ends_the_connection() {
     unexpected(&[hello(), open(0), ask(0, u64::MAX, 2)]);
     unexpected(&[hello(), open(0), ask(0, 5, 0)]);
     let cancel = |count| Message::Cancel { image: 0, groups: vec![GroupRange { first: 0, count }] };
-    unexpected(&[hello(), open(0), cancel(u32::MAX)]);
+    unexpected(&[hello(), open(0), cancel(0)]);
+    let (migration, step) = (MigrationId([1; 16]), MigrationStep::Withdraw);
+    let step = MigrationMessage { migration, epoch: 1, step };
+    unexpected(&[hello(), Message::Migration(step)]);
     unexpected(&[hello(), Message::Ended { image: 0, why: EndReason::NotFound }]);
 
     let of_bytes = |bytes: &[u8]| Victim::new().tell(MemoryInput::Received(bytes));
@@ -177,6 +193,67 @@ fn who_says_nothing_is_left() {
     assert!(matches!(victim.tell(MemoryInput::Tick), Some(ProtocolError::Idle { seconds: 60 })));
 }
 
+#[test]
+fn groups_that_are_answered_may_be_asked_for_again() {
+    let mut victim = Victim::new();
+    assert!(victim.receive(&hello()).is_none());
+    assert!(victim.receive(&open(0)).is_none());
+    for _ in 0..100 {
+        for _ in 0..2 {
+            assert!(victim.receive(&ask(0, 5, 1)).is_none());
+        }
+        let found = Some(right_group(5));
+        let read = MemoryInput::Read { image: 0, group: 5, found, cpu: Duration::ZERO };
+        assert!(victim.tell(read).is_none());
+        let sent = std::mem::take(&mut victim.sent);
+        assert!(victim.tell(MemoryInput::Taken(sent)).is_none());
+    }
+    assert_eq!(victim.reads, 100);
+}
+
+#[test]
+fn what_is_taken_back_of_an_image_that_has_ended_is_no_offence() {
+    let mut victim = Victim::new();
+    let cancel = Message::Cancel { image: 0, groups: vec![GroupRange { first: 0, count: 8 }] };
+    for message in [hello(), open(0), ask(0, 0, 8), Message::Close { image: 0 }] {
+        assert!(victim.receive(&message).is_none());
+    }
+    let sent = victim.sent;
+    assert!(victim.receive(&cancel).is_none());
+    assert_eq!(victim.sent, sent, "it has nothing to say");
+}
+
+/// The text becomes longer where it is quoted: each quotation mark has two bytes then.
+#[test]
+fn who_leaves_with_a_long_text_is_told_nothing() {
+    let text = "\"".repeat(MESSAGE_SIZE_MAX as usize - 10);
+    // Its length, its number, and that of the text.
+    let mut bytes = postcard::to_allocvec(&Message::Farewell { text: text.clone() }).unwrap();
+    bytes.splice(..0, (bytes.len() as u32).to_le_bytes());
+    let mut victim = Victim::new();
+    assert!(victim.receive(&hello()).is_none());
+    let sent = victim.sent;
+    let left = victim.tell(MemoryInput::Received(&bytes));
+    assert!(matches!(left, Some(ProtocolError::PeerLeft(said)) if said == text));
+    assert_eq!(victim.sent, sent, "it has left");
+    let mut dupe = Dupe::connected();
+    dupe.seen.clear();
+    dupe.tell(RunningInput::Received { connection: LIAR, lane: Lane::Control, bytes: &bytes });
+    assert!(matches!(dupe.left(), Some(ProtocolError::PeerLeft(_))));
+    assert!(!dupe.seen.iter().any(|seen| matches!(seen, RunningOutput::Send { .. })));
+}
+
+#[test]
+fn long_texts_of_farewells_are_cut_between_characters() {
+    for (long, cut) in [("a", FAREWELL_MAX), ("\u{20ac}", FAREWELL_MAX / 3 * 3)] {
+        let mut decoder = FrameDecoder::default();
+        let text = long.repeat(MESSAGE_SIZE_MAX as usize);
+        decoder.push(&encode(&Message::Farewell { text: text.clone() }));
+        let said = Message::Farewell { text: text[..cut].to_owned() };
+        assert_eq!(decoder.message().unwrap(), Some(said));
+    }
+}
+
 /// A running node that has opened an image at a memory node which is hostile from then on.
 struct Dupe {
     node: RunningNode,
@@ -197,11 +274,16 @@ impl Dupe {
     }
 
     fn connect(&mut self, connection: ConnectionId) {
+        self.connect_with(connection, 8);
+    }
+
+    /// The same, to one that lets so many groups be asked for.
+    fn connect_with(&mut self, connection: ConnectionId, requests: u32) {
         self.tell(RunningInput::Connected { connection });
         self.tell(RunningInput::AddHolder { image: KEY, connection, token: Vec::new() });
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
-            requests: 8,
+            requests,
             images: 1,
             known_groups: 1,
             idle_ms: 60_000,
@@ -437,6 +519,75 @@ fn who_lies_about_what_an_image_is_keeps_nobody_else_from_giving_it() {
         let is_open = |seen: &RunningOutput| matches!(seen, RunningOutput::Opened { .. });
         assert!(dupe.seen.iter().any(is_open));
     }
+}
+
+#[test]
+fn what_another_holder_sends_unasked_is_not_asked_of_it_when_one_is_lost() {
+    const HONEST: ConnectionId = ConnectionId(2);
+    let mut dupe = Dupe::connected();
+    dupe.connect(HONEST);
+    for connection in [LIAR, HONEST] {
+        let head = head(vec![GroupRange { first: 0, count: 1 }]);
+        head.iter().for_each(|message| dupe.hear_from(connection, message));
+    }
+    let deadline = dupe.now.at + Duration::from_secs(1000);
+    dupe.tell(RunningInput::Need { image: KEY, group: 0, deadline });
+    dupe.seen.clear();
+    dupe.hear(&Message::KeepAlive);
+    assert!(dupe.left().is_some());
+    for seen in &dupe.seen {
+        let RunningOutput::Send { connection: HONEST, bytes } = seen else { continue };
+        let mut decoder = FrameDecoder::default();
+        decoder.push(bytes);
+        let message = decoder.message().unwrap();
+        assert!(!matches!(message, Some(Message::Ask { .. })), "{message:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_waits_for_no_time_is_not_told_all_the_time_that_this_node_is_there() {
+    let mut dupe = Dupe::connected();
+    let connection = ConnectionId(2);
+    dupe.tell(RunningInput::Connected { connection });
+    let welcome =
+        Welcome { version: PROTOCOL_VERSION, requests: 8, images: 1, known_groups: 1, idle_ms: 0 };
+    dupe.hear_from(connection, &Message::Welcome(welcome));
+    dupe.seen.clear();
+    for _ in 0..1000 {
+        dupe.tell(RunningInput::Tick);
+    }
+    assert!(!dupe.seen.iter().any(|seen| matches!(seen, RunningOutput::Send { .. })));
+    dupe.now.at += Duration::from_millis(40);
+    dupe.tell(RunningInput::Tick);
+    assert!(dupe.seen.iter().any(|seen| matches!(seen, RunningOutput::Send { .. })));
+}
+
+/// What a memory node sends unasked counts, too, where groups are taken back: it can be more than may be asked for.
+#[test]
+fn no_message_takes_more_groups_back_than_may_be_asked_for() {
+    let mut dupe = Dupe::connected();
+    head(vec![GroupRange { first: 0, count: 4 }]).iter().for_each(|message| dupe.hear(message));
+    let deadline = dupe.now.at + Duration::from_secs(1000);
+    for group in 0..12 {
+        dupe.tell(RunningInput::Need { image: KEY, group, deadline });
+    }
+    dupe.connect_with(ConnectionId(2), 3);
+    head(vec![GroupRange { first: 0, count: 4 }])
+        .iter()
+        .for_each(|message| dupe.hear_from(ConnectionId(2), message));
+    dupe.seen.clear();
+    dupe.tell(RunningInput::Given { image: KEY, groups: 0..100 });
+    let mut counts = BTreeMap::<_, Vec<u32>>::new();
+    for seen in &dupe.seen {
+        let RunningOutput::Send { connection, bytes } = seen else { continue };
+        let mut decoder = FrameDecoder::default();
+        decoder.push(bytes);
+        if let Some(Message::Cancel { groups, .. }) = decoder.message().unwrap() {
+            let count = groups.iter().map(|range| range.count).sum();
+            counts.entry(*connection).or_default().push(count);
+        }
+    }
+    assert_eq!(counts, [(LIAR, vec![8]), (ConnectionId(2), vec![3, 1])].into());
 }
 
 #[test]

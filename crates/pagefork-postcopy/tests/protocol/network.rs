@@ -251,7 +251,7 @@ impl Network {
                     self.left.push(why.to_string());
                     continue;
                 }
-                MemoryOutput::Migration(_) | MemoryOutput::Shown { .. } => continue,
+                MemoryOutput::Shown { .. } => continue,
             };
             let node = &mut self.wires.get_mut(&connection).unwrap().node;
             outputs.extend(node.handle(answer, self.now));
