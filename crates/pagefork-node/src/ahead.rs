@@ -13,13 +13,13 @@ use pagefork_image::{
 use pagefork_postcopy::FetchPlan;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::base::{NodeError, NodeTimes};
+use crate::base::{NodeError, NodeTimes, PageTimes};
 use crate::channel::Channel;
 use crate::fetch::{MemoryPeer, coming, fetch_code, fetch_image, here, own_store, reach};
 use crate::identity::Protocol;
 use crate::message::{self, Answer, Wish};
 use crate::pace::Pace;
-use crate::take::{PageSink, PageTimes, RemoteImage};
+use crate::take::{PageSink, RemoteImage};
 
 /// Between two looks whether a state is still wanted, and how fast it comes.
 const LOOK: Duration = Duration::from_millis(20);

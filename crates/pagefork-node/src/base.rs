@@ -245,3 +245,36 @@ impl Default for NodeTimes {
         Self { handshake: Duration::from_secs(10), idle: Duration::from_secs(20) }
     }
 }
+
+/// How long pages are waited for.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use pagefork_node::PageTimes;
+///
+/// let times = PageTimes { lost: Duration::from_secs(60), ..PageTimes::default() };
+/// assert_eq!(times.patience, Duration::from_secs(30));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageTimes {
+    /// As of whole images.
+    pub node: NodeTimes,
+    /// How long a guest waits for a page: 30 s by default.
+    pub patience: Duration,
+    /// How long a node that is lost is tried to be reached again: 15 s by default. If somebody has waited for a page
+    /// of it by then, that counts as well, as half of the time at most.
+    pub lost: Duration,
+}
+
+impl Default for PageTimes {
+    fn default() -> Self {
+        Self {
+            node: NodeTimes::default(),
+            patience: Duration::from_secs(30),
+            lost: Duration::from_secs(15),
+        }
+    }
+}

@@ -11,6 +11,9 @@ use crate::pace::{self, Pace, PacedImages};
 use crate::place::{ImagePlace, PageHolder};
 use crate::start::{FoundImage, ImageSource, StartEvent, StartOptions};
 
+/// What stores call code in their errors.
+const CODE: &str = "a code image";
+
 impl ImageSource<'_> {
     /// Has another holder give what this one does not, for which `failed` is the reason. A name means something at the
     /// first one alone: it is enough if that has said what it means. Whom the image names is asked last, if the manifest
@@ -97,9 +100,11 @@ impl ImageSource<'_> {
                 Err(error) => return Err(of_place(error)),
             };
             let size = bytes.size().map_err(|error| lost(error.to_string()))?;
-            if size > self.images.limits().code_size {
-                let limit = self.images.limits().code_size;
-                return Err(own_store(ImageError::TooLarge { what: "a module", size, limit }));
+            let limit = self.images.limits().code_size;
+            if size > limit {
+                // Nobody has signed how large it is: the next one may say something else.
+                let too_large = ImageError::TooLarge { what: "a module", size, limit };
+                return Err(of_place(too_large));
             }
             let mut module_bytes = vec![0; size as usize];
             let read = bytes.read_exact_at(&mut module_bytes, 0);
@@ -129,7 +134,9 @@ fn is_of_own_store(error: &ImageError) -> bool {
                 | ErrorKind::FileTooLarge
                 | ErrorKind::ReadOnlyFilesystem
         ),
-        ImageError::TooLarge { .. } | ImageError::StoreRefused { .. } => true,
+        // How large the data is stands in the manifest; of code, only who gives it says that.
+        ImageError::TooLarge { what, .. } => *what != CODE,
+        ImageError::StoreRefused { .. } => true,
         _ => false,
     }
 }
@@ -149,6 +156,7 @@ mod tests {
         assert!(failed(ErrorKind::StorageFull) && failed(ErrorKind::QuotaExceeded));
         assert!(!failed(ErrorKind::TimedOut) && !failed(ErrorKind::ConnectionReset));
         assert!(is_of_own_store(&ImageError::TooLarge { what: "data", size: 2, limit: 1 }));
+        assert!(!is_of_own_store(&ImageError::TooLarge { what: CODE, size: 2, limit: 1 }));
         assert!(!is_of_own_store(&ImageError::NotAnImage));
     }
 }

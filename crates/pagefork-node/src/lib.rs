@@ -104,7 +104,7 @@ pub(crate) mod address;
 pub(crate) mod base;
 
 pub use crate::address::{NodeAddress, Transport};
-pub use crate::base::{NodeError, NodeTimes};
+pub use crate::base::{NodeError, NodeTimes, PageTimes};
 pub use crate::coming::{ComingImages, SharedImage};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::guests::{GuestClock, GuestTimes, ThreadClock, TimeSpent};
@@ -118,5 +118,5 @@ pub use crate::programs::{
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};
-pub use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
+pub use crate::take::{FetchReport, PageFetch, PageSink, RemoteImage};
 pub use crate::times::{FetchMoment, FetchTimes, WaitTimes};

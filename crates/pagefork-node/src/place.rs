@@ -11,10 +11,10 @@ use pagefork::IncompleteImage;
 use pagefork_image::{ImageChain, ImageError, ImageRepository, SavedHolder};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::base::NodeError;
+use crate::base::{NodeError, PageTimes};
 use crate::fetch::MemoryPeer;
 use crate::poll::wait_for;
-use crate::take::{PageSink, PageTimes};
+use crate::take::PageSink;
 
 /// Between two looks whether pages are still needed, and between two attempts.
 const LOOK: Duration = Duration::from_millis(20);
@@ -124,6 +124,13 @@ pub(crate) fn fetch_from_place(
         }
         let rest = Some(next).filter(|next| background && *next < image.head().group_count());
         let Some(group) = wanted.front().copied().or(rest) else {
+            let counts = image.residency();
+            if counts.present == counts.groups {
+                // Nothing is left to come, but whoever brought the last of it could not make it final.
+                let action = NodeError::own("make the pages of an image final");
+                image.wait_whole().map_err(|error| action(std::io::Error::other(error)))?;
+                continue;
+            }
             let mut signals = [PollFd::from_borrowed_fd(sink.wanted(), PollFlags::IN)];
             let waited = wait_for(&mut signals, Some(Instant::now() + LOOK));
             waited.map_err(NodeError::io("wait for who needs pages"))?;

@@ -17,14 +17,14 @@ use pagefork_image::{
 };
 use pagefork_postcopy::FetchPlan;
 
-use crate::base::NodeError;
+use crate::base::{NodeError, PageTimes};
 use crate::fetch::{
     self, HeadCheck, MemoryPeer, NeededModules, fetch_checked, fetch_code, fetch_modules,
 };
 use crate::guests::{GuestClock, ThreadClock, TimeSpent};
 use crate::named::{AcceptedHead, HolderCheck, NamedHolders};
 use crate::place::{PageHolder, fetch_from_place};
-use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
+use crate::take::{FetchReport, PageFetch, PageSink, RemoteImage};
 
 /// Between two looks whether pages that come from another node are still needed.
 const LOOK: Duration = Duration::from_millis(20);
@@ -176,11 +176,11 @@ pub struct ComingImage {
 
 /// Nobody needs the pages any more when this is dropped.
 #[derive(Debug)]
-struct OverWhenDropped(Arc<AtomicBool>);
+struct OverWhenDropped(Arc<ImagePages>);
 
 impl Drop for OverWhenDropped {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.end();
     }
 }
 
@@ -222,13 +222,15 @@ impl ComingImage {
         self.code_time
     }
 
-    /// Whether nothing more comes: all is here, and kept if it was to be, or it has failed.
+    /// Whether nothing more comes, neither of the first node nor of another holder: all is here, and kept if it was to
+    /// be, or it has failed.
     ///
     /// # Examples
     ///
     /// See [`start_image`].
     pub fn is_finished(&self) -> bool {
-        self.fetch.is_finished()
+        // In this order: before the first one ends, it has another one asked.
+        self.fetch.is_finished() && self.sink.waits().asking == 0
     }
 
     /// Whether pages are missing that will not come any more: who touches one traps.
@@ -240,7 +242,8 @@ impl ComingImage {
         self.sink.is_over.load(Ordering::Relaxed) && !self.image().is_whole()
     }
 
-    /// Waits until nothing more comes of the first node.
+    /// Waits until nothing more comes of the first node. Another holder that is asked by then is left, as when it is
+    /// dropped: whoever lets it bring the rest waits until it [is finished](Self::is_finished).
     ///
     /// # Errors
     /// As of [`PageFetch::join`].
@@ -259,7 +262,7 @@ impl ComingImage {
     ///
     /// See [`start_image`].
     pub fn stop_within(self, limit: Duration) -> Option<FetchReport> {
-        self.sink.is_over.store(true, Ordering::Relaxed);
+        self.sink.end();
         self.fetch.stop_within(limit)
     }
 
@@ -269,7 +272,7 @@ impl ComingImage {
     ///
     /// See [`start_image`].
     pub fn stop(self) -> FetchReport {
-        self.sink.is_over.store(true, Ordering::Relaxed);
+        self.sink.end();
         self.fetch.stop()
     }
 }
@@ -463,7 +466,6 @@ impl ImageSource<'_> {
         let clock = ThreadClock::start();
         code.extend(fetch_code(peer, own, remote.head(), images, &times.node)?);
         code_time.add(clock.spent());
-        let is_over = Arc::<AtomicBool>::default();
         let others = VecDeque::from(options.others.clone());
         let holders = [self.asked, &[PageHolder::Node((*peer).clone())]].concat();
         let waits = Mutex::new(PageWaits { others, holders, ..PageWaits::default() });
@@ -474,7 +476,7 @@ impl ImageSource<'_> {
             notes: recall.then(|| (*images).clone()),
             looks_in: look_here.then(|| (*images).clone()),
             observe: Arc::clone(observe),
-            is_over: Arc::clone(&is_over),
+            is_over: Arc::default(),
             own: (*own).clone(),
             signers: (*signers).clone(),
             plan: plan.clone(),
@@ -484,7 +486,7 @@ impl ImageSource<'_> {
             waits,
         });
         let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
-        let _over = OverWhenDropped(is_over);
+        let _over = OverWhenDropped(Arc::clone(&sink));
         let guests = GuestClock::new(&sink.image);
         Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, guests, _over }))
     }
@@ -568,11 +570,39 @@ struct PageWaits {
     asked: BTreeSet<u64>,
     /// Of these, those that another one is to be asked for.
     again: Vec<u64>,
+    /// How many threads have other holders asked.
+    asking: usize,
+}
+
+/// A thread that has another holder asked, until it ends, in whichever way.
+struct Asking(Arc<ImagePages>);
+
+impl Asking {
+    fn begin(sink: Arc<ImagePages>) -> Self {
+        sink.waits().asking += 1;
+        Self(sink)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.waits().asking -= 1;
+    }
 }
 
 impl ImagePages {
     fn waits(&self) -> MutexGuard<'_, PageWaits> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Nobody needs it any more: who waits for a page is told so at once, whoever is being asked.
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.image.give_up();
     }
 
     /// Asks another holder, now that one is lost. Returns whether there is one.
@@ -591,13 +621,19 @@ impl ImagePages {
         let image = self.image.hash();
         (self.observe)(&StartEvent::Elsewhere { image, error: why, holder: &holder });
         let thread = thread::Builder::new().name("pagefork-holder".to_owned());
+        let asking = Asking::begin(sink);
         let asks = thread.spawn(move || {
+            let sink = &asking.0;
+            // A node that does not answer would be waited for.
+            if sink.is_over() {
+                return;
+            }
             let peer = match holder {
                 PageHolder::Node(peer) => peer,
                 PageHolder::Place(place) => {
-                    let ImagePages { image, plan, times, is_over, .. } = &*sink;
+                    let ImagePages { image, plan, times, is_over, .. } = &**sink;
                     let background = plan.background;
-                    match fetch_from_place(&place, image, &*sink, times, background, is_over) {
+                    match fetch_from_place(&place, image, &**sink, times, background, is_over) {
                         Ok(()) => {
                             let report = FetchReport::default();
                             sink.ended(&report);
@@ -608,10 +644,13 @@ impl ImagePages {
                     return;
                 }
             };
-            let ImagePages { own, signers, plan, times, .. } = &*sink;
+            let ImagePages { own, signers, plan, times, .. } = &**sink;
             let name = image.to_string();
-            let remote = RemoteImage::open(&peer, own, &name, signers, plan.clone(), *times);
-            let pages = Arc::clone(&sink) as Arc<dyn PageSink>;
+            // What is sent unasked comes before anybody can say that it is here.
+            let certain = plan.certain && sink.present().is_empty();
+            let plan = FetchPlan { certain, ..plan.clone() };
+            let remote = RemoteImage::open(&peer, own, &name, signers, plan, *times);
+            let pages = Arc::clone(sink) as Arc<dyn PageSink>;
             let looking = remote.map(|mut remote| {
                 sink.looks_in.iter().for_each(|images| remote.look_in(images));
                 remote
@@ -619,7 +658,7 @@ impl ImagePages {
             match looking.and_then(|remote| remote.fetch_into(pages)) {
                 Ok(fetch) => {
                     while !fetch.is_finished() {
-                        if sink.is_over.load(Ordering::Relaxed) {
+                        if sink.is_over() {
                             fetch.stop();
                             return;
                         }
@@ -652,6 +691,10 @@ impl PageSink for ImagePages {
         wanted
     }
 
+    fn present(&self) -> Vec<Range<u64>> {
+        between(&self.image.missing(), self.image.head().group_count())
+    }
+
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
         self.install_timed(group, bytes).map(drop)
     }
@@ -674,6 +717,10 @@ impl PageSink for ImagePages {
     }
 
     fn whole(&self, report: &FetchReport) {
+        // What was given up is not here, though it has come.
+        if self.is_over() {
+            return;
+        }
         let image = self.image.hash();
         (self.observe)(&StartEvent::Whole { image, report });
         let Some(images) = &self.images else { return };
@@ -682,7 +729,7 @@ impl PageSink for ImagePages {
         let reader = ImageReader::of_head(self.image.head(), Box::new(data));
         match images.adopt_pages(&reader) {
             Ok(_) => (self.observe)(&StartEvent::Kept { image }),
-            Err(_) if self.is_over.load(Ordering::Relaxed) => {}
+            Err(_) if self.is_over() => {}
             Err(error) => (self.observe)(&StartEvent::NotKept { image, error: &error.into() }),
         }
     }
@@ -693,8 +740,8 @@ impl PageSink for ImagePages {
             return;
         }
         self.is_over.store(true, Ordering::Relaxed);
-        // First, so that it stands before what becomes of the guests.
-        if !matches!(why, NodeError::Stopped) {
+        // First, so that it stands before what becomes of the guests. Of what nobody needs, nothing is lost.
+        if is_needed && !matches!(why, NodeError::Stopped) {
             let image = self.image.hash();
             let asked = self.waits().holders.clone();
             for (holder, why) in self.named.unasked(&asked) {
@@ -705,6 +752,13 @@ impl PageSink for ImagePages {
         }
         self.image.give_up();
     }
+}
+
+/// What lies between ranges that are ascending and apart, and around them, among so many groups.
+fn between(missing: &[Range<u64>], groups: u64) -> Vec<Range<u64>> {
+    let starts = [0].into_iter().chain(missing.iter().map(|range| range.end));
+    let ends = missing.iter().map(|range| range.start).chain([groups]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty()).collect()
 }
 
 /// What is known to be touched, and behind it what was waited for all the same.
@@ -743,7 +797,67 @@ impl ReadAt for DataUntilOver {
 
 #[cfg(test)]
 mod tests {
+    use pagefork_image::{ImageDraft, ImageLimits, PageRuns, SavedInstance};
+
     use super::*;
+
+    /// Where the pages of an image of four groups go, and what is said of it.
+    #[allow(clippy::single_range_in_vec_init)] // Lists of one range are meant.
+    fn pages() -> (Arc<ImagePages>, Arc<Mutex<Vec<String>>>) {
+        let extents = [0..1 << 16].into();
+        let instance = SavedInstance { extents, ..SavedInstance::default() };
+        let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+        let runs = PageRuns::new(vec![vec![(0, vec![7; 1 << 16])]]);
+        let mut file = io::Cursor::new(Vec::new());
+        ImageDraft::new(manifest, &runs).write(&mut file).unwrap();
+        let limits = ImageLimits::default();
+        let image = ImageReader::open(Box::new(file.into_inner()), &limits).unwrap();
+        let head = Arc::new(ImageHead::read(&image).unwrap());
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let says = Arc::clone(&said);
+        let pages = Arc::new_cyclic(|this| ImagePages {
+            this: Weak::clone(this),
+            image: IncompleteImage::new(head, Duration::from_secs(30)).unwrap(),
+            images: None,
+            notes: None,
+            looks_in: None,
+            observe: Arc::new(move |event| says.lock().unwrap().push(format!("{event:?}"))),
+            is_over: Arc::default(),
+            own: SecretKey::from_seed([2; 32]),
+            signers: TrustedKeys::default(),
+            plan: FetchPlan::default(),
+            times: PageTimes::default(),
+            named: NamedHolders::default(),
+            _code: Vec::new(),
+            waits: Mutex::default(),
+        });
+        (pages, said)
+    }
+
+    #[test]
+    fn what_was_given_up_is_neither_whole_nor_lost() {
+        let report = FetchReport::default();
+        let (pages, said) = pages();
+        pages.end();
+        pages.whole(&report);
+        pages.give_up(&NodeError::Refused { name: "any".into(), reason: "it is gone".into() });
+        assert_eq!(*said.lock().unwrap(), [""; 0]);
+        let (pages, said) = self::pages();
+        (0..4).for_each(|group| pages.install(group, &[7; 1 << 14]).unwrap());
+        pages.whole(&report);
+        assert!(said.lock().unwrap()[0].starts_with("Whole"));
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)] // Lists of one range are meant.
+    fn what_is_present_is_all_but_what_is_missing() {
+        let (pages, _) = pages();
+        assert_eq!(pages.present(), []);
+        [0, 2].into_iter().for_each(|group| pages.install(group, &[7; 1 << 14]).unwrap());
+        assert_eq!(pages.present(), [0..1, 2..3]);
+        [1, 3].into_iter().for_each(|group| pages.install(group, &[7; 1 << 14]).unwrap());
+        assert_eq!(pages.present(), [0..4].to_vec());
+    }
 
     #[test]
     #[allow(clippy::single_range_in_vec_init)] // Lists of one range are meant.

@@ -17,7 +17,7 @@ use pagefork_postcopy::{
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
-use crate::base::{NodeError, NodeTimes};
+use crate::base::{NodeError, NodeTimes, PageTimes};
 use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::give::now;
@@ -51,6 +51,11 @@ pub trait PageSink: Send + Sync + fmt::Debug {
     /// The groups that somebody has begun to wait for since the last call.
     fn take_wanted(&self) -> Vec<u64>;
 
+    /// The groups that are in their places already, of whomever: nobody is asked for them. By default none are.
+    fn present(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
     /// Puts a group, which was proved, in its place.
     ///
     /// # Errors
@@ -79,38 +84,6 @@ pub trait PageSink: Send + Sync + fmt::Debug {
 
     /// Nobody has what is absent any more, and why.
     fn give_up(&self, why: &NodeError);
-}
-
-/// How long pages are waited for.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use pagefork_node::PageTimes;
-///
-/// let times = PageTimes { lost: Duration::from_secs(60), ..PageTimes::default() };
-/// assert_eq!(times.patience, Duration::from_secs(30));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageTimes {
-    /// As of whole images.
-    pub node: NodeTimes,
-    /// How long a guest waits for a page: 30 s by default.
-    pub patience: Duration,
-    /// How long a node that is lost is tried to be reached again: 15 s by default.
-    pub lost: Duration,
-}
-
-impl Default for PageTimes {
-    fn default() -> Self {
-        Self {
-            node: NodeTimes::default(),
-            patience: Duration::from_secs(30),
-            lost: Duration::from_secs(15),
-        }
-    }
 }
 
 /// What came of fetching pages.
@@ -453,6 +426,9 @@ impl RemoteImage {
             let Self { mut taker, head, early, recalled, looking } = self;
             let looks_here = looking.is_some();
             taker.looking = looking;
+            for groups in pages.present() {
+                taker.tell(RunningInput::Given { image: IMAGE, groups });
+            }
             taker.tell(RunningInput::Begin { image: IMAGE, recorded: recalled, looks_here });
             let fetched = taker.fetch(&head, early, &*pages, stops.as_fd());
             let report = taker.report();
@@ -481,7 +457,7 @@ impl Taker {
         for (group, bytes) in &early {
             self.install(head, sink, *group, bytes, Duration::ZERO)?;
         }
-        let mut lost_since = None;
+        let (mut lost_since, mut has_given) = (None, false);
         // An image can be whole with its head.
         while self.whole.is_none() {
             self.need(sink);
@@ -497,7 +473,7 @@ impl Taker {
                                     self.need(sink);
                                 }
                                 self.install(head, sink, group, &bytes, spent)?;
-                                lost_since = None;
+                                has_given = true;
                             }
                             Event::LookUp(group, hash) => self.to_look_up.push_back((group, hash)),
                             Event::Ended(why) => return Err(self.refused(why)),
@@ -506,7 +482,12 @@ impl Taker {
                 }
                 Err(LinkFailure::Final(error)) => return Err(error),
                 Err(LinkFailure::Lost(error)) => {
-                    let since = *lost_since.get_or_insert_with(Instant::now);
+                    self.forget_present(sink);
+                    // Who gives anything but what somebody waits for, and leaves, would never be given up.
+                    if std::mem::take(&mut has_given) && !self.owes_since(lost_since) {
+                        lost_since = None;
+                    }
+                    let since = *lost_since.get_or_insert_with(|| self.gives_nothing_since());
                     self.lose();
                     self.reach_again(head.hash(), since, stop, error)?;
                     continue;
@@ -569,6 +550,26 @@ impl Taker {
             self.waited.entry(group).or_insert_with(Instant::now);
             self.tell(RunningInput::Need { image: IMAGE, group, deadline });
         }
+    }
+
+    /// Nobody waits for what others have put in its place.
+    fn forget_present(&mut self, sink: &dyn PageSink) {
+        for groups in sink.present() {
+            self.waited.retain(|group, _| !groups.contains(group));
+        }
+    }
+
+    /// Whether somebody has waited for a group ever since a moment, or for longer.
+    fn owes_since(&self, moment: Option<Instant>) -> bool {
+        moment.is_some_and(|moment| self.waited.values().any(|asked| *asked <= moment))
+    }
+
+    /// Since when a node that is lost now is of no use: from the moment on since which somebody has waited for a group of
+    /// it. The line may be all that is to blame, so half of the time is left in which the node is tried again.
+    fn gives_nothing_since(&self) -> Instant {
+        let now = Instant::now();
+        let earliest = now.checked_sub(self.times.lost / 2).unwrap_or(now);
+        self.waited.values().min().map_or(now, |asked| (*asked).max(earliest))
     }
 
     /// Puts a group in its place, of which the memory node says how long it had it.

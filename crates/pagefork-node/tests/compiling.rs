@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagefork::image::{
-    CollectReport, ContentHash, ImageChain, ImageDraft, ImageError, ImageLimits, ImageReader,
-    ImageRepository, ImageStore, PageRuns, ReadAt, SavedCode, SecretKey, TrustedKeys,
+    CollectReport, ContentHash, ImageChain, ImageDraft, ImageError, ImageReader, ImageRepository,
+    ImageStore, PageRuns, ReadAt, SavedCode, SecretKey, TrustedKeys,
 };
 use pagefork::{
     Engine, Linker, LoadOptions, Memory, MemoryType, Module, Result, SaveOptions, Snapshot, Store,
@@ -457,12 +457,14 @@ fn failures_of_the_own_store_have_nobody_else_asked() {
     let there = Holder::new("own-there");
     let image = save(&there.images, true);
     let here = Holder::new("own-here");
-    let limits = ImageLimits { code_size: 10, ..ImageLimits::default() };
-    let small = ImageStore::open_with(&here.path, &limits).unwrap();
+    for code in there.images.codes().unwrap() {
+        // What is no file there is not replaced.
+        std::fs::create_dir(here.path.join("code").join(code.to_string())).unwrap();
+    }
     let url = "file:///images".to_owned();
     let place = PageHolder::Place(ImagePlace { url, images: Arc::new(there.images.clone()) });
     let options = StartOptions { others: vec![place.clone(), place], ..StartOptions::default() };
-    let error = start_at(&lost(), &image.to_string(), &small, &options).unwrap_err();
+    let error = start_at(&lost(), &image.to_string(), &here.images, &options).unwrap_err();
     assert!(matches!(error, NodeError::OwnFailure(_)), "{error:?}");
 }
 

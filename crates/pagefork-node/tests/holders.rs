@@ -3,12 +3,19 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Relay, key};
-use pagefork::image::{ContentHash, ImageStore, SavedHolder, TrustedKeys, copy_image};
+use pagefork::image::{
+    CollectReport, ContentHash, ImageChain, ImageError, ImageReader, ImageRepository, ImageStore,
+    ReadAt, SavedHolder, TrustedKeys, copy_image,
+};
 use pagefork::{
     Engine, Instance, Linker, LoadOptions, Module, Result, SaveOptions, Snapshot, Store,
 };
@@ -141,7 +148,7 @@ fn start(
 struct Started {
     store: Store<()>,
     instance: Instance,
-    _found: FoundImage,
+    found: FoundImage,
 }
 
 impl Started {
@@ -155,13 +162,16 @@ impl Started {
         let linker = Linker::<()>::new(&engine);
         let snapshot = Snapshot::load_incomplete(&linker, coming.image(), images, load).unwrap();
         let (store, instance) = snapshot.instance_pre().unwrap().spawn(()).unwrap();
-        Some(Self { store, instance, _found: found })
+        Some(Self { store, instance, found })
     }
 
     fn call(&mut self, function: &str) -> Result<i32> {
-        let function = self.instance.get_typed_func::<(), i32>(&mut self.store, function)?;
-        function.call(&mut self.store, ())
+        call(&mut self.store, &self.instance, function)
     }
+}
+
+fn call(store: &mut Store<()>, instance: &Instance, function: &str) -> Result<i32> {
+    instance.get_typed_func::<(), i32>(&mut *store, function)?.call(store, ())
 }
 
 /// A peer behind a link that can be cut.
@@ -322,4 +332,113 @@ fn who_is_named_is_asked_for_all_of_an_image_whose_node_gave_its_head_and_then_n
     };
     assert!(!matches!(error, NodeError::Nowhere { .. }), "one was asked: {error}");
     assert_eq!(told.of("NotAsked").len(), 2, "{:?}", told.said);
+}
+
+/// A holder that is being asked and does not answer is waited for no longer than somebody needs the image.
+#[test]
+fn who_waits_is_told_at_once_when_nobody_needs_an_image_of_which_another_holder_is_being_asked() {
+    for (number, stops) in [false, true].into_iter().enumerate() {
+        let there = Holder::new(&format!("silent-there-{number}"), 61);
+        let here = Holder::new(&format!("silent-here-{number}"), 62);
+        there.save(AUTHOR, &[]);
+        // It takes connections, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let (link, peer) = linked(&there);
+        let told = Told::default();
+        let others = vec![PageHolder::Node(MemoryPeer { address, key: key(63).public() })];
+        let mut options = StartOptions { others, ..told.options(Vec::new()) };
+        options.times.patience = Duration::from_secs(60);
+        options.times.node.handshake = Duration::from_secs(60);
+        let found = start(&peer, "named", &here.images, &options).unwrap();
+        let Some(started) = Started::new(found, &here.images) else { return };
+        let Started { mut store, instance, found } = started;
+        let FoundImage::Coming(coming) = found else { unreachable!() };
+        link.end();
+        let guest = thread::spawn(move || call(&mut store, &instance, "far").map_err(drop));
+        let begun = Instant::now();
+        while told.of("Elsewhere").is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "nobody else is asked");
+            thread::sleep(Duration::from_millis(5));
+        }
+        // The thread that had the first one asked ends.
+        thread::sleep(Duration::from_millis(300));
+        assert!(!coming.is_finished(), "another one is being asked");
+        let begun = Instant::now();
+        match stops {
+            true => drop(coming.stop()),
+            false => drop(coming),
+        }
+        guest.join().unwrap().unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(told.of("Lost"), [""; 0]);
+    }
+}
+
+/// Has an image, and says of its code that it is larger than anybody takes.
+struct Boasting(ImageStore);
+
+struct BoastingBytes(Box<dyn ReadAt>);
+
+impl ReadAt for BoastingBytes {
+    fn size(&self) -> io::Result<u64> {
+        Ok(u64::MAX / 2)
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(into, offset)
+    }
+}
+
+impl ImageRepository for Boasting {
+    fn open_chain(&self, hash: ContentHash) -> Result<ImageChain, ImageError> {
+        self.0.open_chain(hash)
+    }
+
+    fn open_code(&self, hash: ContentHash) -> Result<Box<dyn ReadAt>, ImageError> {
+        Ok(Box::new(BoastingBytes(self.0.open_code(hash)?)))
+    }
+
+    fn images(&self) -> Result<Vec<ContentHash>, ImageError> {
+        unreachable!()
+    }
+
+    fn put_image(&self, _: &ImageReader) -> Result<(), ImageError> {
+        unreachable!()
+    }
+
+    fn put_code(&self, _: ContentHash, _: &dyn ReadAt) -> Result<(), ImageError> {
+        unreachable!()
+    }
+
+    fn names(&self) -> Result<BTreeMap<String, ContentHash>, ImageError> {
+        unreachable!()
+    }
+
+    fn set_name(&self, _: &str, _: ContentHash) -> Result<(), ImageError> {
+        unreachable!()
+    }
+
+    fn remove_name(&self, _: &str) -> Result<bool, ImageError> {
+        unreachable!()
+    }
+
+    fn collect(&self) -> Result<CollectReport, ImageError> {
+        unreachable!()
+    }
+}
+
+#[test]
+fn who_says_that_code_is_larger_than_it_is_has_the_next_holder_asked() {
+    let (there, here) = (Holder::new("boasts-there", 64), Holder::new("boasts-here", 65));
+    let image = there.save(AUTHOR, &[]);
+    let images = Arc::new(Boasting(there.images.clone()));
+    let boasting = PageHolder::Place(ImagePlace { url: URL.to_owned(), images });
+    let others = vec![boasting, PageHolder::Node(there.peer.clone())];
+    let told = Told::default();
+    let options = StartOptions { others, ..told.options(Vec::new()) };
+    let lost = MemoryPeer { address: "127.0.0.1:1".to_owned(), key: key(66).public() };
+    start(&lost, &image.to_string(), &here.images, &options).unwrap();
+    let asked = told.of("Elsewhere");
+    assert!(asked.len() == 2 && asked[1].contains("a code image"), "{asked:?}");
 }

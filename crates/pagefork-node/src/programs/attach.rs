@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use pagefork_image::{PublicKey, SecretKey};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::base::NodeError;
+use crate::base::{NodeError, PageTimes};
 use crate::fetch::MemoryPeer;
-use crate::take::PageTimes;
 
 use super::client::NodeLink;
 use super::host::random;

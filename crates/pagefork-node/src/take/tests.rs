@@ -17,6 +17,9 @@ use super::*;
 use crate::address::Transport;
 use crate::strangers::{TRANSPORTS, stranger};
 
+/// The group that somebody waits for.
+const WAITED: u64 = 7;
+
 /// What a memory node does that does not do as it should.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
@@ -34,6 +37,8 @@ enum Lie {
     Leaves,
     /// It ends the connection right behind the last of the groups that it is asked for.
     Ends,
+    /// It gives one group by each connection, and never the one that somebody waits for.
+    Starves,
 }
 
 fn image() -> ImageReader {
@@ -80,6 +85,7 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
                     let found = Some((bytes, image.proof(wrong).unwrap()));
                     match lie {
                         Lie::Silence => {}
+                        Lie::Starves if group == WAITED || reads > 0 => {}
                         Lie::Nonsense => duplex.push(Lane::Control, vec![0xff; 64]),
                         _ => {
                             let cpu = Duration::ZERO;
@@ -97,7 +103,12 @@ fn answer(mut duplex: Duplex, lie: Lie, has_left: &AtomicBool) -> Option<()> {
                 _ => {}
             }
         }
-        if lie == Lie::Ends && reads == image.group_count() {
+        let ends_after = match lie {
+            Lie::Ends => image.group_count(),
+            Lie::Starves => 1,
+            _ => u64::MAX,
+        };
+        if reads == ends_after {
             duplex.end().ok()?;
             return None;
         }
@@ -244,9 +255,54 @@ fn what_follows_when_a_group_is_in_its_place_is_no_part_of_a_wait() {
     assert_eq!(waits.rest_of(waits.sum() + Duration::from_micros(5)), Duration::from_micros(5));
 }
 
-/// Wants nothing, and notes what comes.
+/// Waits for a group, and counts what else comes.
 #[derive(Debug)]
-struct Notes(Mutex<Vec<u64>>, OwnedFd);
+struct Starved(Mutex<Vec<u64>>, OwnedFd, Mutex<usize>);
+
+impl PageSink for Starved {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn install(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        *self.2.lock().unwrap() += 1;
+        Ok(())
+    }
+
+    fn give_up(&self, _: &NodeError) {}
+}
+
+#[test]
+fn who_gives_all_but_what_somebody_waits_for_and_leaves_each_time_is_lost() {
+    for transport in TRANSPORTS {
+        let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+        let own = SecretKey::from_seed([2; 32]);
+        let times = PageTimes { lost: Duration::from_secs(1), ..PageTimes::default() };
+        let (peer, plan) = (liar(transport, Lie::Starves), FetchPlan::default());
+        let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+        let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let starved = Arc::new(Starved(Mutex::new(vec![WAITED]), signal, Mutex::new(0)));
+        let error = image.fetch_into(starved.clone()).unwrap().join().unwrap_err();
+        assert!(matches!(error, NodeError::Lost { .. }), "{error}");
+        let came = *starved.2.lock().unwrap();
+        assert!((1..32).contains(&came), "{came} groups came before it was left");
+    }
+}
+
+/// Wants nothing, has some groups already, and notes what comes.
+#[derive(Debug)]
+struct Notes(Mutex<Vec<u64>>, OwnedFd, Vec<Range<u64>>);
+
+impl Notes {
+    fn new(present: Vec<Range<u64>>) -> Arc<Self> {
+        let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        Arc::new(Self(Mutex::new(Vec::new()), signal, present))
+    }
+}
 
 impl PageSink for Notes {
     fn wanted(&self) -> BorrowedFd<'_> {
@@ -255,6 +311,10 @@ impl PageSink for Notes {
 
     fn take_wanted(&self) -> Vec<u64> {
         Vec::new()
+    }
+
+    fn present(&self) -> Vec<Range<u64>> {
+        self.2.clone()
     }
 
     fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
@@ -268,6 +328,24 @@ impl PageSink for Notes {
 }
 
 #[test]
+fn what_is_in_its_place_already_is_not_asked_for() {
+    let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+    let own = SecretKey::from_seed([2; 32]);
+    // Also if that is all.
+    for (present, rest) in [(vec![0..3, 5..60], vec![3, 4, 60, 61, 62, 63]), (vec![0..64], vec![])]
+    {
+        let (peer, plan) = (liar(Transport::Tls, Lie::Nothing), FetchPlan::default());
+        let times = PageTimes::default();
+        let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
+        let notes = Notes::new(present);
+        image.fetch_into(notes.clone()).unwrap().join().unwrap();
+        let mut groups = std::mem::take(&mut *notes.0.lock().unwrap());
+        groups.sort_unstable();
+        assert_eq!(groups, rest);
+    }
+}
+
+#[test]
 fn what_came_before_a_connection_ended_is_put_in_its_place() {
     for transport in TRANSPORTS {
         let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
@@ -275,8 +353,7 @@ fn what_came_before_a_connection_ended_is_put_in_its_place() {
         let (peer, plan) = (liar(transport, Lie::Leaves), FetchPlan::default());
         let times = PageTimes::default();
         let image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
-        let notes =
-            Arc::new(Notes(Mutex::new(Vec::new()), eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+        let notes = Notes::new(Vec::new());
         let report = image.fetch_into(notes.clone()).unwrap().join().unwrap();
         assert_eq!(report.connections, 2);
         let mut groups = std::mem::take(&mut *notes.0.lock().unwrap());
@@ -304,8 +381,7 @@ fn what_a_peer_has_said_is_here_is_read_though_it_has_ended_the_connection() {
     let peer = liar(transport, Lie::Ends);
     let mut image = RemoteImage::open(&peer, &own, "any", &signers, plan, times).unwrap();
     image.look_in(&images);
-    let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-    let notes = Arc::new(Notes(Mutex::new(Vec::new()), signal));
+    let notes = Notes::new(Vec::new());
     let report = image.fetch_into(notes.clone()).unwrap().join().unwrap();
     assert_eq!(notes.0.lock().unwrap().len(), 64);
     assert_eq!((report.plan.here, report.connections), (64, 1), "it was asked once");
