@@ -52,7 +52,8 @@ impl Protocol {
             Self::Pages => 1,
             // 2: second places, last changes where they lie, reports of moves, what is kept for whom,
             // snapshots. 3: what programs need that move. 4: how far second places are. 5: holders of snapshots.
-            Self::Programs => 5,
+            // 6: what a source knows for good.
+            Self::Programs => 6,
         }
     }
 

@@ -26,7 +26,7 @@ use crate::identity::{self, AgreedProtocol, Protocol};
 use crate::leases::Leases;
 use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
-use crate::programs::{self, ProgramNode};
+use crate::programs::{self, ClientVisit, ProgramNode};
 use crate::shown::ShownTokens;
 use crate::watched::watched;
 
@@ -345,6 +345,8 @@ impl Shared {
     fn answer(&self, caller: UnknownPeer) -> Result<Option<(PublicKey, ContentHash)>, NodeError> {
         let times = &self.options.times;
         let strange = || NodeError::io("get to know who connects");
+        // Before it is known who it is: what it is about to ask may have been asked before.
+        let visit = self.options.programs.as_ref().map(ClientVisit::begin);
         let mut channel = caller.shake_hands(times).map_err(strange())?;
         let agreed = channel.protocol().map_err(strange())?;
         let protocol = agreed.protocol;
@@ -353,17 +355,17 @@ impl Shared {
         let talk = || NodeError::io(format!("talk to node {peer}"));
         if protocol == Protocol::Programs {
             // Who has none lets nobody in for them.
-            let programs = self.options.programs.as_ref();
-            let programs = programs.filter(|programs| programs.lets_in(&peer));
-            let programs = programs.ok_or_else(|| talk()(not_let_in("run programs here")))?;
+            let visit = visit.filter(|visit| visit.lets_in(&peer));
+            let visit = visit.ok_or_else(|| talk()(not_let_in("run programs here")))?;
             let duplex = Duplex::new(channel).map_err(talk())?;
             if let Some(why) = agreed.complaint() {
                 let _ = programs::refuse(duplex, &why, times);
                 return Err(other_version(&peer, agreed));
             }
-            programs::serve(programs, peer, duplex, times)?;
+            programs::serve(visit, peer, duplex, times)?;
             return Ok(None);
         }
+        drop(visit);
         // Who may not have all may have programs that move there. Pages of others come by a token that is shown on
         // the connection itself, as long as it counts; what comes whole, by one that was shown before.
         let only = (!(self.options.access)(&peer)).then(|| {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::Cursor;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -79,6 +80,16 @@ fn assert_names_go(nodes: &[Node]) {
     }
 }
 
+/// A program has ended, and who has had it before knows: nothing is remembered of how it has come.
+fn assert_arrivals_are_forgotten(nodes: &[Node]) {
+    let arrivals = |node: &Node| {
+        let names = fs::read_dir(node.path.join("moves")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.contains("arriving")).count()
+    };
+    wait_for("how it has come is forgotten", || nodes.iter().all(|node| arrivals(node) == 0));
+}
+
 /// So often programs move here, and where there is time.
 const HOPS: usize = 6;
 const HOPS_OF_SOAK: usize = 50;
@@ -124,6 +135,7 @@ fn talk(place: &str, hops: usize) {
         let found = client.join().unwrap();
         assert_eq!(found.end.unwrap(), ProgramEnd::Exited(7));
         assert!(found.stdout == sent, "{} of {} bytes", found.stdout.len(), sent.len());
+        assert_arrivals_are_forgotten(&nodes);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pagefork::{LoadOptions, SlotsAhead, Snapshot};
-use pagefork_image::{ComingGroups, ContentHash, ImageError, PublicKey, StoredImage};
+use pagefork_image::{ComingGroups, ContentHash, ImageError, PublicKey, StoredImage, check_name};
 use pagefork_postcopy::{
     MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetRecord,
     TargetState,
@@ -22,10 +22,10 @@ use super::host::{ProgramHost, ProgramNodeOptions};
 use super::kept::NeededImage;
 use super::moving::{FEW_BYTES, touched};
 use super::node::{PlaceOfArrival, ProgramNode};
-use super::program::{NodeGuest, NodeProgram, ReadyProgram, shortened};
+use super::program::{NodeGuest, NodeProgram, ParkedProgram};
 use super::records::ArrivingRecord;
 use super::streams::ProgramStreams;
-use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase, SecondPlace};
+use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase, SecondPlace, shortened};
 
 /// How programs have come to a node so far that have moved there. What was done ahead is no error if it was for nothing:
 /// they come all the same, and rest longer.
@@ -60,6 +60,7 @@ pub(super) struct Arrivals {
 
 #[derive(Debug)]
 struct ProgramArrival {
+    from: PublicKey,
     /// The connection of its source is gone. Is looked at when a step of it is done, and while its first state comes.
     is_left: AtomicBool,
     program: Mutex<ArrivingProgram>,
@@ -67,6 +68,7 @@ struct ProgramArrival {
 
 #[derive(Debug)]
 struct ArrivingProgram {
+    migration: MigrationId,
     target: MigrationTarget,
     from: PublicKey,
     offer: MoveOffer,
@@ -114,11 +116,22 @@ impl Arrivals {
                 }
                 (target, PublicKey::from_bytes(kept.from))
             }
+            None if node.records().remembered().count(&from)
+                >= node.options().limits.remembered =>
+            {
+                return Err(format!(
+                    "of {} programs of node {from} it is remembered here what became of them, which is \
+                     all that may be: they run here, that node has not said that it knows, or an older \
+                     connection of its is open",
+                    node.options().limits.remembered
+                ));
+            }
             None => (MigrationTarget::new(migration), from),
         };
         let (ahead, warm, slots, changes, place, noted, is_gone) = <_>::default();
         let offer = offer.clone();
         let arriving = ArrivingProgram {
+            migration,
             target,
             from,
             offer,
@@ -131,7 +144,7 @@ impl Arrivals {
             is_gone,
         };
         let (is_left, program) = (AtomicBool::new(false), Mutex::new(arriving));
-        let arriving = Arc::new(ProgramArrival { is_left, program });
+        let arriving = Arc::new(ProgramArrival { from, is_left, program });
         all.insert(migration, Arc::clone(&arriving));
         Ok(arriving)
     }
@@ -184,8 +197,9 @@ impl Arrivals {
     }
 
     /// The connection of its source is gone: what was not handed over does not come.
-    pub(super) fn left(&self, node: &ProgramNode, migration: MigrationId) {
-        let Some(arrival) = self.lock().get(&migration).cloned() else { return };
+    pub(super) fn left(&self, node: &ProgramNode, from: PublicKey, migration: MigrationId) {
+        let arrival = self.lock().get(&migration).filter(|arrival| arrival.from == from).cloned();
+        let Some(arrival) = arrival else { return };
         arrival.is_left.store(true, Ordering::SeqCst);
         self.give_up(node, migration, &arrival);
     }
@@ -284,6 +298,19 @@ pub(super) fn step(
     }
 }
 
+/// A source knows what has become of a program that it has handed over, whatever happens to it: what is remembered of it
+/// here is needed no more once it is over.
+pub(super) fn known(
+    node: &ProgramNode,
+    peer: PublicKey,
+    migration: MigrationId,
+) -> Result<(), String> {
+    let kept = node.records().change_arriving(migration, |record| {
+        record.is_known |= record.from == *peer.as_bytes();
+    });
+    kept.map_err(cannot_keep)
+}
+
 /// As [`step`], of the program that was found; `None` if that was forgotten meanwhile.
 fn step_of(
     node: &ProgramNode,
@@ -296,18 +323,24 @@ fn step_of(
     if arriving.is_gone {
         return None;
     }
+    let is_settled =
+        |state| matches!(state, TargetState::Idle | TargetState::Own | TargetState::Declined);
     if arriving.from != peer {
+        // What is settled is in the records.
+        if is_settled(arriving.target.state()) {
+            node.arrivals().forget(message.migration, arrival, &mut arriving);
+        }
         return Some((Err("this program is on its way from another node".to_owned()), None));
     }
     arriving.changes = changes.take();
     let outcome = arriving.step(node, message.clone(), &arrival.is_left);
     let noted = arriving.noted.take();
-    // What is settled is in the records, and what has failed begins anew.
-    let is_settled = matches!(
-        arriving.target.state(),
-        TargetState::Idle | TargetState::Own | TargetState::Declined
-    );
-    if is_settled || outcome.is_err() {
+    // What has failed begins anew: nothing was decided that somebody may ask for.
+    let has_failed = outcome.is_err() && !is_settled(arriving.target.state());
+    if has_failed {
+        let _ = node.records().forget_arriving(message.migration);
+    }
+    if has_failed || is_settled(arriving.target.state()) {
         node.arrivals().forget(message.migration, arrival, &mut arriving);
     }
     // Whoever says from now on that its source is gone finds that nothing is done.
@@ -318,7 +351,7 @@ fn step_of(
     Some((outcome, noted))
 }
 
-fn cannot_keep(error: std::io::Error) -> String {
+pub(super) fn cannot_keep(error: std::io::Error) -> String {
     format!("the node cannot keep its records: {error}")
 }
 
@@ -382,9 +415,9 @@ impl ArrivingProgram {
                 }
                 TargetOutput::Own => {
                     if let (Some(prepared), Some(place)) = (ready.take(), self.place.take()) {
-                        let PreparedProgram { program, ready, in_place } = prepared;
+                        let PreparedProgram { program, parked, in_place } = prepared;
                         place.fill(&program);
-                        program.run(ready, Arc::clone(&node.options().say))?;
+                        parked.run();
                         node.arrivals().count_as(|counts| {
                             counts.programs += 1;
                             counts.in_filled_slots += u64::from(in_place);
@@ -405,13 +438,15 @@ impl ArrivingProgram {
 
     fn record(&self, target: TargetRecord) -> ArrivingRecord {
         let (program, name) = (self.offer.program, self.offer.name.clone());
-        ArrivingRecord { target, program, name, from: *self.from.as_bytes() }
+        let (from, is_known, is_over) = (*self.from.as_bytes(), false, false);
+        ArrivingRecord { target, program, name, from, is_known, is_over }
     }
 
     /// Whether the program could run here.
     fn would_take(&self, node: &ProgramNode, epoch: u64) -> Result<PlaceOfArrival, String> {
         source(node.options(), &self.from)?;
-        let MoveOffer { program, directories, signer, .. } = &self.offer;
+        let MoveOffer { program, name, directories, signer, .. } = &self.offer;
+        check_name(name).map_err(|error| error.to_string())?;
         let signer = PublicKey::from_bytes(*signer);
         if !node.options().peers.signers()?.contains(&signer) {
             return Err(format!(
@@ -507,6 +542,7 @@ impl ArrivingProgram {
         if self.place.is_none() {
             self.place = Some(node.place_of_arrival(self.offer.program, epoch)?);
         }
+        let next = epoch.checked_add(1).ok_or("it was handed over as often as it can be")?;
         let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
         let (weak, observe) = (node.downgrade(), Arc::clone(&start.observe));
@@ -571,15 +607,18 @@ impl ArrivingProgram {
         ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
         let phase = ProgramPhase::Running;
         let program = NodeProgram::new(record.program, record.name, self.from, streams, phase);
-        program.set_travels(epoch + 1, record.has_sockets);
-        Ok(PreparedProgram { program, ready, in_place })
+        program.set_travels(next, record.has_sockets);
+        program.set_came_by(self.migration);
+        // When it is taken, the system cannot refuse a thread any more.
+        let parked = node.park(&program, ready)?;
+        Ok(PreparedProgram { program, parked, in_place })
     }
 }
 
 /// A program that was handed over, ready to go on.
 struct PreparedProgram {
     program: Arc<NodeProgram>,
-    ready: ReadyProgram,
+    parked: ParkedProgram,
     /// In slots that were filled before.
     in_place: bool,
 }
@@ -590,6 +629,12 @@ enum TakeFailure {
     NotYet(String),
     /// It cannot run here.
     Never(String),
+}
+
+impl From<&str> for TakeFailure {
+    fn from(why: &str) -> Self {
+        Self::Never(why.to_owned())
+    }
 }
 
 impl From<String> for TakeFailure {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefork::{SaveOptions, Snapshot};
-use pagefork_image::{ContentHash, ImageStore, SavedHolder, SecretKey};
+use pagefork_image::{ContentHash, ImageStore, SavedHolder, SecretKey, check_name};
 use pagefork_wasi::{OwnDir, ProgramState, SaveError, SessionArchive, WasiState};
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +114,9 @@ impl ProgramHost {
             Some(Ok((record, []))) => Some(record),
             _ => None,
         }
-        .filter(|record: &MovingRecord| !record.streams.is_excessive())
+        .filter(|record: &MovingRecord| {
+            !record.streams.is_excessive() && check_name(&record.name).is_ok()
+        })
         .ok_or_else(strange)
     }
 }

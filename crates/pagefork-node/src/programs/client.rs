@@ -11,7 +11,8 @@ use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::identity::Protocol;
 
-use super::moving::{MigrateOptions, MigrateReport};
+use super::move_report::MigrateReport;
+use super::moving::MigrateOptions;
 use super::snapshots::{CaptureOptions, CaptureReport};
 use super::wire::{
     ClientRequest, Inbox, NONSENSE, NodeReply, PART, ProgramId, ProgramInfo, ProgramSource,
@@ -26,6 +27,8 @@ pub(super) struct NodeLink {
     times: NodeTimes,
     heard: Instant,
     spoke: Instant,
+    /// By when an answer is of use.
+    until: Option<Instant>,
 }
 
 impl NodeLink {
@@ -44,7 +47,7 @@ impl NodeLink {
         let mut duplex = Duplex::new(channel).map_err(action())?;
         duplex.in_bulk();
         let (inbox, now) = (Inbox::default(), Instant::now());
-        Ok(Self { duplex, inbox, address, times: *times, heard: now, spoke: now })
+        Ok(Self { duplex, inbox, address, times: *times, heard: now, spoke: now, until: None })
     }
 
     pub(super) fn talk(&self) -> impl FnOnce(io::Error) -> NodeError + use<> {
@@ -64,32 +67,38 @@ impl NodeLink {
         self.spoke = Instant::now();
     }
 
-    /// The next answer, if there is one. Sends what is to be sent, and says that this side is there.
+    /// The next answer, if there is one. Sends what is to be sent, and says that this side is there. Receives once at
+    /// most: a peer that never ceases to say that it is there does not keep a caller from what else it looks at.
     pub(super) fn turn(&mut self) -> io::Result<Option<NodeReply>> {
+        if let Some(reply) = self.heard_before()? {
+            return Ok(Some(reply));
+        }
+        if self.spoke.elapsed() >= self.times.idle / 3 {
+            self.push(&ClientRequest::KeepAlive);
+        }
+        self.duplex.send()?;
+        let arrived = self.duplex.receive()?;
+        if !arrived.bytes.is_empty() {
+            self.heard = Instant::now();
+            self.inbox.push(&arrived.bytes);
+            return self.heard_before();
+        }
+        if arrived.is_over {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if self.heard.elapsed() >= self.times.idle {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(None)
+    }
+
+    /// The next answer among what was received.
+    fn heard_before(&mut self) -> io::Result<Option<NodeReply>> {
         loop {
-            if let Some(reply) = self.inbox.next()? {
-                match reply {
-                    NodeReply::KeepAlive => continue,
-                    reply => return Ok(Some(reply)),
-                }
+            match self.inbox.next()? {
+                Some(NodeReply::KeepAlive) => {}
+                reply => return Ok(reply),
             }
-            if self.spoke.elapsed() >= self.times.idle / 3 {
-                self.push(&ClientRequest::KeepAlive);
-            }
-            self.duplex.send()?;
-            let arrived = self.duplex.receive()?;
-            if !arrived.bytes.is_empty() {
-                self.heard = Instant::now();
-                self.inbox.push(&arrived.bytes);
-                continue;
-            }
-            if arrived.is_over {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            if self.heard.elapsed() >= self.times.idle {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            return Ok(None);
         }
     }
 
@@ -110,7 +119,11 @@ impl NodeLink {
             if let Some(reply) = self.turn().map_err(self.talk())? {
                 return Ok(reply);
             }
-            self.duplex.wait(&[], Some(self.due())).map_err(self.talk())?;
+            if self.until.is_some_and(|until| until <= Instant::now()) {
+                return Err(self.talk()(io::ErrorKind::TimedOut.into()));
+            }
+            let due = self.until.map_or(self.due(), |until| until.min(self.due()));
+            self.duplex.wait(&[], Some(due)).map_err(self.talk())?;
         }
     }
 
@@ -125,6 +138,22 @@ impl NodeLink {
     ) -> Result<NodeReply, NodeError> {
         self.push(request);
         self.answer_about(about)
+    }
+
+    /// As [`Self::ask`], and waits for no longer than that, whatever else the peer says.
+    ///
+    /// # Errors
+    /// Also if there is no answer by then.
+    pub(super) fn ask_until(
+        &mut self,
+        request: &ClientRequest,
+        about: &str,
+        until: Instant,
+    ) -> Result<NodeReply, NodeError> {
+        self.until = Some(until);
+        let answer = self.ask(request, about);
+        self.until = None;
+        answer
     }
 
     fn answer_about(&mut self, about: &str) -> Result<NodeReply, NodeError> {

@@ -67,12 +67,25 @@ pub struct ProgramLimits {
     pub memory: u64,
     /// How long a program may run: for ever by default.
     pub timeout: Option<Duration>,
+    /// Images that are kept here for one other node, as the second place of its programs' pages, besides those of the
+    /// process before: 256 by default.
+    pub kept: usize,
+    /// Programs of one other node that came here or were declined, and which run here or of which that node has not
+    /// said that it knows what became of them: 4,096 by default. Beyond that none of its programs come here.
+    pub remembered: usize,
 }
 
 impl Default for ProgramLimits {
     fn default() -> Self {
-        let (programs, ended) = (64, 64);
-        Self { programs, ended, module_size: 64 << 20, memory: 4 << 30, timeout: None }
+        Self {
+            programs: 64,
+            ended: 64,
+            module_size: 64 << 20,
+            memory: 4 << 30,
+            timeout: None,
+            kept: 256,
+            remembered: 4096,
+        }
     }
 }
 

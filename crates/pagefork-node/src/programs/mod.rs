@@ -18,11 +18,14 @@ mod capture;
 mod client;
 mod host;
 mod kept;
+mod move_control;
+mod move_report;
 mod moving;
 mod needs;
 mod node;
 mod program;
 mod records;
+mod remembered;
 mod sending;
 mod session;
 mod snapshots;
@@ -33,9 +36,10 @@ pub use arriving::ArrivalCounts;
 pub use attach::{AttachStreams, attach_program};
 pub use client::ProgramClient;
 pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
-pub use moving::{MigrateOptions, MigrateReport};
+pub use move_report::MigrateReport;
+pub use moving::MigrateOptions;
 pub use node::ProgramNode;
-pub(crate) use session::{refuse, serve};
+pub(crate) use session::{ClientVisit, refuse, serve};
 pub use snapshots::{CaptureOptions, CaptureReport};
 pub use wire::{
     KeptGroups, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart,

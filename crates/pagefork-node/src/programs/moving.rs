@@ -1,9 +1,8 @@
 //! The side of a node from which a program moves: states of it go ahead while it runs, then it rests,
 //! is sealed, and handed over.
 
-use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,25 +10,27 @@ use pagefork::{SaveOptions, Snapshot};
 use pagefork_image::{ContentHash, ImageError, PublicKey, copy_image};
 use pagefork_postcopy::{
     KnownRecords, MigrationId, MigrationSource, MigrationStep, SourceInput, SourceOutput,
-    SourceState,
+    SourceRecord, SourceState,
 };
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
-use serde::{Deserialize, Serialize};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::give::now;
 use crate::poll::wait_for;
 
+use super::arriving::cannot_keep;
 use super::capture::{CaptureFailure, CapturedProgram, MovingRecord, SpentSnapshots};
 use super::client::NodeLink;
 use super::host::{ProgramNodeOptions, random};
 use super::kept::{self, KeptImage};
+use super::move_control::MoveControl;
+use super::move_report::MigrateReport;
 use super::needs::ProgramNeeds;
-use super::node::ProgramNode;
+use super::node::{ProgramAgain, ProgramNode};
 use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::records::LeavingRecord;
 use super::sending::{ChangesSending, send_state};
 use super::wire::{
-    ClientRequest, KeptGroups, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
+    ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace, shortened,
 };
 use crate::watched::{ToldGroups, WatchedImages};
 
@@ -58,8 +59,8 @@ pub struct MigrateOptions {
     /// closes what cannot move, each: 10 s by default.
     pub patience: Duration,
     /// What gets all pages of a program that goes on before they are at its target: if the source is
-    /// lost, the target asks there. Another node has to know the source, as a target has to, and the
-    /// target has to know where it is; an object store has to be one of
+    /// lost, the target asks there. Another node has to know the source, as a target has to, and where the
+    /// target is, which has to know where it is; an object store has to be one of
     /// [`ProgramNodeOptions::places`](crate::ProgramNodeOptions::places) of both. If nothing is said, it
     /// is [`ProgramNodeOptions::second`](crate::ProgramNodeOptions::second) of the source, or the first of its
     /// object stores, if it has any. With rounds, all pages are there before the
@@ -70,106 +71,6 @@ pub struct MigrateOptions {
 impl Default for MigrateOptions {
     fn default() -> Self {
         Self { rounds: 5, patience: Duration::from_secs(10), second: None }
-    }
-}
-
-/// How a program has moved, as its source has seen it.
-/// [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct MigrateReport {
-    /// States that were sent ahead while it ran.
-    pub rounds: u8,
-    /// Bytes of these states: of pages, and of what lies among them.
-    pub ahead: u64,
-    /// Bytes of what was handed over when it rested: with rounds, what had changed since the last one
-    /// of them; without, all of it, of which the target gets most after the program goes on there.
-    pub changes: u64,
-    /// All of its pages are at a second place, too: it outlives the loss of its source.
-    pub is_kept: bool,
-    /// How far its second place was then, if it has one.
-    pub kept: Option<KeptGroups>,
-    /// How long it took to capture it. The program rests from the beginning of this on.
-    pub capturing: Duration,
-    /// How long it took then to make an image of that.
-    pub saving: Duration,
-    /// How long it took then until the image and the hand-over were on their way.
-    pub sending: Duration,
-    /// How long it took then until the target said that the program goes on there.
-    pub taking: Duration,
-}
-
-impl MigrateReport {
-    /// How long the program rested: until its source knew that it goes on at its target.
-    ///
-    /// # Examples
-    ///
-    /// See [`ProgramClient::migrate`](crate::ProgramClient::migrate).
-    pub fn pause(&self) -> Duration {
-        let Self { capturing, saving, sending, taking, .. } = self;
-        *capturing + *saving + *sending + *taking
-    }
-}
-
-impl fmt::Display for MigrateReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let Self { rounds, ahead, changes, capturing, saving, sending, taking, .. } = *self;
-        write!(
-            f,
-            "it rested {:.1} ms: capturing {:.1}, saving {:.1}, sending {:.1}, until it was taken \
-             {:.1}; {changes} bytes were handed over, {ahead} went ahead in {rounds} rounds",
-            ms(self.pause()),
-            ms(capturing),
-            ms(saving),
-            ms(sending),
-            ms(taking)
-        )
-    }
-}
-
-/// What others ask of a program that moves, and learn of it.
-#[derive(Debug)]
-pub(super) struct MoveControl {
-    state: Mutex<MoveControlState>,
-    changed: Condvar,
-    /// Is raised when something is asked.
-    signal: OwnedFd,
-}
-
-#[derive(Debug, Default)]
-struct MoveControlState {
-    reclaim: bool,
-    outcome: Option<Result<MigrateReport, String>>,
-}
-
-impl MoveControl {
-    fn new() -> Result<Arc<Self>, String> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let signal = eventfd(0, flags).map_err(|error| format!("cannot move it: {error}"))?;
-        Ok(Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), signal }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, MoveControlState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn end(&self, outcome: Result<MigrateReport, String>) {
-        self.lock().outcome = Some(outcome);
-        self.changed.notify_all();
-    }
-
-    /// What has come of it, if that is known in time.
-    pub(super) fn outcome(&self, patience: Duration) -> Option<Result<MigrateReport, String>> {
-        let waits = |state: &mut MoveControlState| state.outcome.is_none();
-        let waited = self.changed.wait_timeout_while(self.lock(), patience, waits);
-        waited.unwrap_or_else(PoisonError::into_inner).0.outcome.clone()
-    }
-
-    /// Has the program go on here, by an operator's word.
-    pub(super) fn reclaim(&self) {
-        self.lock().reclaim = true;
-        let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
     }
 }
 
@@ -236,12 +137,19 @@ pub(super) fn go_on(
     knows: KnownRecords,
 ) -> Result<(), String> {
     let control = MoveControl::new()?;
+    let migration = record.source.migration;
     let image = match record.source.state {
         SourceState::HandedOver { image, .. } => Some(image),
-        _ => None,
+        // Its name is there until it is known whose the program is.
+        _ => named_image(node, migration),
     };
-    let migration = record.source.migration;
-    let (source, _) = MigrationSource::restore(record.source, knows);
+    let (source, outputs) = MigrationSource::restore(record.source.clone(), knows);
+    for output in outputs {
+        if let SourceOutput::Record(source) = output {
+            let record = LeavingRecord { source, ..record.clone() };
+            node.records().keep_leaving(&record).map_err(cannot_keep)?;
+        }
+    }
     let moving = MovingProgram {
         node: node.clone(),
         program: Arc::clone(program),
@@ -267,6 +175,12 @@ pub(super) fn go_on(
     let thread = thread::Builder::new().name("pagefork-move".to_owned());
     let started = thread.spawn(move || moving.settle());
     started.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+}
+
+/// What was handed over, if that has its name.
+pub(super) fn named_image(node: &ProgramNode, migration: MigrationId) -> Option<ContentHash> {
+    let ProgramNodeOptions { images, key, .. } = node.options();
+    images.find(&kept::moving_name(&key.public(), migration)).ok()
 }
 
 /// Bytes of what a snapshot was saved as: of pages, and of what lies among them.
@@ -544,19 +458,30 @@ impl MovingProgram {
         }
     }
 
-    /// Brings to the disk what was only noted. A program that rests does not wait for it.
-    fn settle_notes(&mut self) {
+    /// What has become of the program is on the disk: its target need not remember it for this node.
+    fn say_known(&mut self, is_recorded: bool) {
+        if let Some(link) = self.link.as_mut().filter(|_| is_recorded) {
+            link.push(&ClientRequest::Known(self.migration));
+            let _ = link.turn_out();
+        }
+    }
+
+    /// Brings to the disk what was only noted. A program that rests does not wait for it. Returns whether all of it is
+    /// there.
+    fn settle_notes(&mut self) -> bool {
         let saved = match self.unsaved {
             Some(_) => self.save_handed_over(),
             None => Ok(()),
         };
-        let kept = self.noted.take().map_or(Ok(()), |noted| {
-            let kept = self.node.records().keep_leaving(&noted);
-            kept.map_err(|error| format!("the node cannot keep its records: {error}"))
-        });
-        if let Err(error) = saved.and(kept) {
+        let kept = self
+            .noted
+            .take()
+            .map_or(Ok(()), |noted| self.node.records().keep_leaving(&noted).map_err(cannot_keep));
+        let settled = saved.and(kept);
+        if let Err(error) = &settled {
             (self.node.options().say)(&format!("program {}: {error}", self.program.name));
         }
+        settled.is_ok()
     }
 
     /// How long the program has rested so far.
@@ -571,10 +496,16 @@ impl MovingProgram {
     /// Waits until it is known whose the program is.
     fn settle(mut self) {
         let outcome = loop {
-            if self.control.lock().reclaim {
-                let outputs = self.source.handle(SourceInput::OperatorGoesOn, now());
-                let _ = self.carry_out(outputs);
-                break self.go_on_here();
+            if self.control.is_reclaimed() {
+                // As long as it cannot go on here, it is not said that it does.
+                match self.ready_again() {
+                    Ok(again) => {
+                        let outputs = self.source.handle(SourceInput::OperatorGoesOn, now());
+                        let _ = self.carry_out(outputs);
+                        break self.go_on_here(again);
+                    }
+                    Err(why) => self.control.refuse(why),
+                }
             }
             // Most targets answer at once.
             let is_early = self.link.is_some() && self.rest() < EARLY;
@@ -605,7 +536,8 @@ impl MovingProgram {
                     self.leave();
                     // It has all of it.
                     (self.unsaved, self.spent) = (None, None);
-                    self.settle_notes();
+                    let is_recorded = self.settle_notes();
+                    self.say_known(is_recorded);
                     let (name, to, mut report) = (&self.program.name, self.to, self.report);
                     if self.rests_since.is_some() {
                         let say = &self.node.options().say;
@@ -620,10 +552,15 @@ impl MovingProgram {
                     for event in events {
                         if let MoveEvent::Declined(why) = event {
                             let to = *self.to.as_bytes();
+                            // All clients of this node are told.
+                            let why = shortened(why);
                             let said = format!("the target has declined it: {why:?}");
                             self.program.set_phase(ProgramPhase::Declined { to, why });
                             self.control.end(Err(said));
-                            self.link = None;
+                            self.say_known(true);
+                            if let Some(mut link) = self.link.take() {
+                                let _ = link.duplex.end();
+                            }
                         }
                     }
                 }
@@ -744,25 +681,24 @@ impl MovingProgram {
         outcome
     }
 
+    /// What goes on here if an operator says so: nothing, if its thread is still there.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn ready_again(&self) -> Result<Option<ProgramAgain>, String> {
+        let is_gone = self.program.has_no_thread();
+        is_gone.then(|| self.node.ready_again(&self.program, self.image)).transpose()
+    }
+
     /// An operator has said that the program goes on here.
-    fn go_on_here(&mut self) -> Result<MigrateReport, String> {
+    fn go_on_here(&mut self, again: Option<ProgramAgain>) -> Result<MigrateReport, String> {
         let _ = self.node.records().forget_leaving(self.migration);
-        let has_thread = !self.program.has_no_thread();
-        let gone_on = match has_thread {
-            true => {
-                self.resume();
-                Ok(())
-            }
-            false => self.node.take_up(&self.program, self.image),
-        };
-        self.remove_name();
-        match gone_on {
-            Ok(()) => Err("an operator has said that it goes on where it was".to_owned()),
-            Err(why) => {
-                self.program.set_phase(ProgramPhase::Lost(why.clone()));
-                Err(why)
-            }
+        match again {
+            None => self.resume(),
+            Some(again) => self.node.go_on_with(&self.program, again),
         }
+        self.remove_name();
+        Err("an operator has said that it goes on where it was".to_owned())
     }
 
     fn resume(&self) {
@@ -786,6 +722,11 @@ impl MovingProgram {
         self.carry_out(outputs)
     }
 
+    fn record(&self, source: SourceRecord) -> LeavingRecord {
+        let (program, name) = (self.program.id, self.program.name.clone());
+        LeavingRecord { source, program, name, to: *self.to.as_bytes(), is_over: false }
+    }
+
     /// Does what the state machine says.
     ///
     /// # Errors
@@ -795,17 +736,21 @@ impl MovingProgram {
         for output in outputs {
             match output {
                 SourceOutput::Record(source) => {
-                    let (program, name) = (self.program.id, self.program.name.clone());
-                    let record = LeavingRecord { source, program, name, to: *self.to.as_bytes() };
-                    let kept = self.node.records().keep_leaving(&record);
-                    kept.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                    let record = self.record(source);
+                    self.node.records().keep_leaving(&record).map_err(cannot_keep)?;
                     self.noted = None;
                 }
                 SourceOutput::Note(source) => {
-                    let (program, name) = (self.program.id, self.program.name.clone());
-                    let record = LeavingRecord { source, program, name, to: *self.to.as_bytes() };
-                    let noted = self.node.records().note_leaving(&record);
-                    noted.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                    let record = self.record(source);
+                    let noted = self.node.records().note_leaving(&record).map_err(cannot_keep);
+                    match noted {
+                        // It is the target's all the same: as long as that is nowhere recorded, the target is asked
+                        // again by the next process.
+                        Err(error) if record.source.state == SourceState::Taken => {
+                            (self.node.options().say)(&error);
+                        }
+                        noted => noted?,
+                    }
                     self.noted = Some(record);
                 }
                 SourceOutput::Send(message) => {
@@ -873,7 +818,12 @@ impl MovingProgram {
                     self.link = None;
                     return Err(format!("the target refuses: {why}"));
                 }
-                Some(_) => {}
+                Some(_) => {
+                    self.link = None;
+                    return Err(
+                        "the target says something else than what follows from a step".into()
+                    );
+                }
                 None => {
                     if until.is_some_and(|until| until <= Instant::now()) {
                         return Err("the target has not answered in time".to_owned());
@@ -883,7 +833,7 @@ impl MovingProgram {
                     let waited = link.duplex.wait(&[self.control.signal.as_fd()], Some(until));
                     waited.map_err(|error| format!("cannot wait: {error}"))?;
                     let is_asked = rustix::io::read(&self.control.signal, &mut [0; 8]).is_ok();
-                    if is_asked && self.control.lock().reclaim {
+                    if is_asked && self.control.is_reclaimed() {
                         return Ok(Vec::new());
                     }
                 }

@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 
 use pagefork::LoadOptions;
 use pagefork_image::{ContentHash, PublicKey, TrustedKeys, check_name};
-use pagefork_postcopy::{SourceState, TargetState};
+use pagefork_postcopy::{KnownRecords, MigrationId, SourceRecord, SourceState, TargetState};
 
 use crate::fetch::fetch_image;
 use crate::start::FoundImage;
 use crate::watched::ToldGroups;
 
-use super::arriving::{self, ArrivalCounts, Arrivals};
+use super::arriving::{self, ArrivalCounts, Arrivals, cannot_keep};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
-use super::kept::{self, KeptImage};
-use super::moving::{self, MigrateOptions, MigrateReport, MoveControl};
-use super::program::{NodeProgram, PATIENCE_MAX};
+use super::kept::{self, KeptImage, KeptImages};
+use super::move_control::MoveControl;
+use super::move_report::MigrateReport;
+use super::moving::{self, MigrateOptions};
+use super::program::{NodeProgram, PATIENCE_MAX, ParkedProgram, ReadyProgram};
 use super::records::{AllRecords, ArrivingRecord, LeavingRecord, MoveRecords};
 use super::snapshots::{self, CaptureOptions, CaptureReport};
 use super::streams::ProgramStreams;
@@ -122,6 +124,7 @@ struct NodeShared {
     host: ProgramHost,
     programs: Mutex<BTreeMap<ProgramId, KnownProgram>>,
     arrivals: Arrivals,
+    kept: Arc<KeptImages>,
     records: MoveRecords,
     moves: Mutex<Moves>,
 }
@@ -148,6 +151,12 @@ impl fmt::Debug for Moves {
     }
 }
 
+/// A program of a process that has ended, ready to go on.
+pub(super) struct ProgramAgain {
+    again: Arc<NodeProgram>,
+    parked: ParkedProgram,
+}
+
 /// A program that has a place.
 #[derive(Clone, Debug)]
 enum KnownProgram {
@@ -172,16 +181,17 @@ impl ProgramNode {
         let records = records.map_err(failed)?;
         let all = records.read_all(&*options.say).map_err(failed)?;
         let host = ProgramHost::new(options)?;
-        let (programs, arrivals, moves) = <_>::default();
-        let shared = Arc::new(NodeShared { host, programs, arrivals, records, moves });
+        let (programs, arrivals, kept, moves) = <_>::default();
+        let shared = Arc::new(NodeShared { host, programs, arrivals, kept, records, moves });
         let node = Self { shared };
-        let known = all.leaving.iter().map(|(record, _)| {
+        let known = all.leaving.iter().map(|(record, knows)| {
             let LeavingRecord { source, program, to, .. } = record;
-            (source.migration, (source.state.clone(), *program, PublicKey::from_bytes(*to)))
+            let state = left_behind(source, *knows);
+            (source.migration, (state, *program, PublicKey::from_bytes(*to)))
         });
-        let known = known.collect();
+        let (known, unreadable) = (known.collect(), all.unreadable.clone());
         node.take_up_records(all)?;
-        kept::take_up(&node, &known)?;
+        kept::take_up(&node, &known, &unreadable)?;
         kept::collect_places(&node);
         Ok(node)
     }
@@ -193,10 +203,17 @@ impl ProgramNode {
             let streams = Arc::<ProgramStreams>::default();
             NodeProgram::new(id, name.to_owned(), owner, streams, phase)
         };
-        let mut newest = BTreeMap::<ProgramId, u64>::new();
+        let mut newest = BTreeMap::<ProgramId, (u64, SourceState)>::new();
         for (record, knows) in all.leaving {
-            let LeavingRecord { source, program: id, name, to } = &record;
-            let (phase, waits) = match &source.state {
+            let LeavingRecord { source, program: id, name, to, is_over } = &record;
+            let mut state = left_behind(source, knows);
+            if source.state == SourceState::Accepted
+                && moving::named_image(self, source.migration).is_none()
+            {
+                // Nothing is here that could go on.
+                state = SourceState::GoesOn;
+            }
+            let (phase, waits) = match &state {
                 SourceState::HandedOver { image, .. } => {
                     self.grant(PublicKey::from_bytes(*to), *id, *image);
                     (ProgramPhase::HandedOver { to: *to }, true)
@@ -209,32 +226,46 @@ impl ProgramNode {
                 // It has ended with its process.
                 SourceState::Offered | SourceState::Accepted | SourceState::GoesOn => {
                     let forgotten = self.records().forget_leaving(source.migration);
-                    forgotten
-                        .map_err(|error| format!("cannot write the node's records: {error}"))?;
+                    forgotten.map_err(cannot_keep)?;
                     continue;
                 }
             };
-            if newest.get(id).is_some_and(|epoch| *epoch > source.epoch) {
+            if newest.get(id).is_some_and(|(epoch, _)| *epoch > source.epoch) {
                 continue;
             }
-            newest.insert(*id, source.epoch);
+            newest.insert(*id, (source.epoch, state.clone()));
+            if *is_over {
+                self.table().remove(id);
+                continue;
+            }
             let program = known(*id, name, phase);
-            program.set_travels(source.epoch + 1, false);
+            program.set_travels(source.epoch.saturating_add(1), false);
             program.streams.freeze();
             self.table().insert(*id, KnownProgram::Here(Arc::clone(&program)));
             if waits {
                 moving::go_on(self, &program, record, knows)?;
             }
         }
-        for (ArrivingRecord { target, program: id, name, .. }, _) in all.arriving {
-            let has_left = newest.get(&id).is_some_and(|epoch| *epoch > target.epoch);
-            if target.state != TargetState::Own || has_left {
+        for (ArrivingRecord { target, program: id, name, is_over, .. }, _) in all.arriving {
+            if target.state != TargetState::Own || is_over {
+                continue;
+            }
+            // It has left, or has come back since.
+            if let Some((_, state)) = newest.get(&id).filter(|(epoch, _)| *epoch > target.epoch) {
+                match (state, self.table().get(&id)) {
+                    (SourceState::Taken, _) => self.over(target.migration)?,
+                    // It may go on here.
+                    (_, Some(KnownProgram::Here(program))) => program.set_came_by(target.migration),
+                    _ => {}
+                }
                 continue;
             }
             let why = "its node was started anew: what it has done since it came here is lost";
             let program = known(id, &name, ProgramPhase::Lost(why.to_owned()));
-            program.set_travels(target.epoch + 1, false);
-            newest.insert(id, target.epoch);
+            program.set_travels(target.epoch.saturating_add(1), false);
+            program.set_came_by(target.migration);
+            // None that it left from here by is as new.
+            newest.insert(id, (target.epoch, SourceState::GoesOn));
             self.table().insert(id, KnownProgram::Here(program));
         }
         Ok(())
@@ -268,6 +299,10 @@ impl ProgramNode {
 
     pub(super) fn arrivals(&self) -> &Arrivals {
         &self.shared.arrivals
+    }
+
+    pub(super) fn kept(&self) -> &Arc<KeptImages> {
+        &self.shared.kept
     }
 
     fn moves(&self) -> MutexGuard<'_, Moves> {
@@ -342,16 +377,20 @@ impl ProgramNode {
         image: ContentHash,
     ) -> Result<(), String> {
         let ProgramNodeOptions { images, key, peers, start, .. } = self.options();
-        let peer = peers.with_key(&from);
-        let peer = peer.ok_or_else(|| format!("where node {from} is is not known here"))?;
-        let (name, times) = (image.to_string(), &start.times.node);
-        // It is held until it has a name.
-        let held = fetch_image(&peer, key, &name, images, &peers.signers()?, times);
-        let held = held.map_err(|error| error.to_string())?;
+        let known = |key| {
+            let peer = peers.with_key(key);
+            peer.ok_or_else(|| format!("where node {key} is is not known here"))
+        };
+        // Who cannot be asked whether it needs the image might need it for ever.
+        let (peer, _) = (known(&from)?, known(&holder)?);
         let name = kept::second_name(&key.public(), &holder, program);
-        images.set_name(&name, held.hash()).map_err(|error| error.to_string())?;
-        kept::keep(self, KeptImage { name, image, holder, program });
-        Ok(())
+        let room = kept::make_room(self, from, KeptImage { name, image, holder, program })?;
+        // It is held until it has a name.
+        let times = &start.times.node;
+        let held = fetch_image(&peer, key, &image.to_string(), images, &peers.signers()?, times);
+        let held = held.map_err(|error| error.to_string())?;
+        debug_assert_eq!(held.hash(), image);
+        room.fill()
     }
 
     pub(super) fn note_move(&self, program: ProgramId, control: &Arc<MoveControl>) {
@@ -484,6 +523,9 @@ impl ProgramNode {
         control.reclaim();
         let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {
+            if let Some(why) = control.refusal() {
+                return Err(why);
+            }
             match program.phase() {
                 ProgramPhase::Running => return Ok(()),
                 ProgramPhase::Lost(why) => return Err(why),
@@ -496,12 +538,15 @@ impl ProgramNode {
         Err("it does not go on yet".to_owned())
     }
 
-    /// Has a program go on from what was handed over by a process that has ended.
-    pub(super) fn take_up(
+    /// Makes a program ready from what was handed over by a process that has ended.
+    ///
+    /// # Errors
+    /// Why it cannot go on here.
+    pub(super) fn ready_again(
         &self,
         program: &Arc<NodeProgram>,
         image: Option<ContentHash>,
-    ) -> Result<(), String> {
+    ) -> Result<ProgramAgain, String> {
         let options = self.options();
         let image = image.ok_or("what was handed over is not known any more")?;
         let found = options.images.load(image).map_err(|error| error.to_string())?;
@@ -511,15 +556,24 @@ impl ProgramNode {
         let streams = ProgramStreams::of_record(record.streams);
         let ready =
             self.host().of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, pages, None)?;
-        // In its place: clients find it by its number.
         let (name, phase) = (program.name.clone(), ProgramPhase::Running);
         let again = NodeProgram::new(program.id, name, program.owner, streams, phase);
         again.set_travels(record.epoch, record.has_sockets);
-        self.table().insert(program.id, KnownProgram::Here(Arc::clone(&again)));
-        again.run(ready, Arc::clone(&self.options().say))?;
+        if let Some(migration) = program.came_by() {
+            again.set_came_by(migration);
+        }
+        let parked = self.park(&again, ready)?;
+        Ok(ProgramAgain { again, parked })
+    }
+
+    /// Has it go on.
+    pub(super) fn go_on_with(&self, program: &NodeProgram, again: ProgramAgain) {
+        let ProgramAgain { again, parked } = again;
+        // In its place: clients find it by its number.
+        self.table().insert(program.id, KnownProgram::Here(again));
+        parked.run();
         program.set_phase(ProgramPhase::Running);
         program.part_with_client();
-        Ok(())
     }
 
     fn table(&self) -> MutexGuard<'_, BTreeMap<ProgramId, KnownProgram>> {
@@ -567,8 +621,9 @@ impl ProgramNode {
         let (name, phase) = (start.name.clone(), ProgramPhase::Running);
         let program = NodeProgram::new(id, name, owner, streams, phase);
         program.set_travels(0, start.sockets);
-        program.run(ready, Arc::clone(&self.options().say))?;
+        let parked = self.park(&program, ready)?;
         place.fill(program);
+        parked.run();
         Ok(id)
     }
 
@@ -628,7 +683,7 @@ impl ProgramNode {
         }
         if found.is_over() {
             self.table().remove(&found.id);
-            return Ok(());
+            return self.ended(&found);
         }
         match found.stop("it was told to stop", patience) {
             true => Ok(()),
@@ -662,11 +717,62 @@ impl ProgramNode {
         }
     }
 
+    /// Makes a thread for a program. When it is over here, that is recorded.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(super) fn park(
+        &self,
+        program: &Arc<NodeProgram>,
+        ready: ReadyProgram,
+    ) -> Result<ParkedProgram, String> {
+        let (weak, over) = (self.downgrade(), Arc::downgrade(program));
+        program.park(ready, Arc::clone(&self.options().say), move |phase| {
+            let Some((node, program)) = weak.upgrade().zip(over.upgrade()) else { return };
+            let recorded = match (phase, program.came_by()) {
+                (ProgramPhase::Ended(_), _) => node.ended(&program),
+                (ProgramPhase::Moved { .. }, Some(migration)) => node.over(migration),
+                _ => Ok(()),
+            };
+            if let Err(error) = recorded {
+                (node.options().say)(&error);
+            }
+        })
+    }
+
+    /// A program is over here, and where it was before is of no interest.
+    ///
+    /// # Errors
+    /// If that cannot be recorded.
+    pub(super) fn ended(&self, program: &NodeProgram) -> Result<(), String> {
+        // The other way round, it would be said after a crash that it is where it was before.
+        self.records().end_leaving(program.id).map_err(cannot_keep)?;
+        program.came_by().map_or(Ok(()), |migration| self.over(migration))
+    }
+
+    /// What came here by this hand-over does not run here any more.
+    ///
+    /// # Errors
+    /// If that cannot be recorded.
+    pub(super) fn over(&self, migration: MigrationId) -> Result<(), String> {
+        let kept = self.records().change_arriving(migration, |record| record.is_over = true);
+        kept.map_err(cannot_keep)
+    }
+
     /// Forgets a program that has ended, and of which its client has all.
     pub(super) fn forget(&self, program: &NodeProgram) {
         if matches!(program.phase(), ProgramPhase::Ended(_)) {
             self.table().remove(&program.id);
         }
+    }
+}
+
+/// How a hand-over stands that another process has left behind. That it was handed over may be what the end of the system
+/// has taken away.
+fn left_behind(source: &SourceRecord, knows: KnownRecords) -> SourceState {
+    match (&source.state, knows) {
+        (SourceState::Accepted, KnownRecords::OnDisk) => SourceState::Declined,
+        (state, _) => state.clone(),
     }
 }
 
@@ -708,3 +814,6 @@ impl Drop for ProgramPlace<'_> {
         self.node.table().remove(&self.id);
     }
 }
+
+#[cfg(test)]
+mod tests;

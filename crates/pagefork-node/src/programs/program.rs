@@ -4,19 +4,23 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pagefork::{CallProgress, Error, Func, InterruptHandle, Store, Trap, TrapCode};
 use pagefork_image::PublicKey;
+use pagefork_postcopy::MigrationId;
 use pagefork_wasi::{Exit, OwnDir, WasiCtx};
 
 use crate::guests::GuestClock;
 use crate::start::ComingImage;
 
 use super::streams::ProgramStreams;
-use super::wire::{ClientId, KeptGroups, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
+use super::wire::{
+    ClientId, KeptGroups, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, shortened,
+};
 
 /// Between two requests that a program stop or rest: one that comes while none of its code runs is
 /// forgotten.
@@ -144,6 +148,8 @@ struct ProgramLife {
     has_sockets: bool,
     /// Those of the node's directories that it has.
     directories: Vec<String>,
+    /// The hand-over by which it came here.
+    came_by: Option<MigrationId>,
 }
 
 impl fmt::Debug for ProgramLife {
@@ -171,6 +177,7 @@ impl NodeProgram {
             epoch: 0,
             has_sockets: false,
             directories: Vec::new(),
+            came_by: None,
         };
         let (changed, kept) = (Condvar::new(), Mutex::default());
         Arc::new(Self { id, name, owner, streams, life: Mutex::new(life), changed, kept })
@@ -249,6 +256,15 @@ impl NodeProgram {
         (life.epoch, life.has_sockets) = (epoch, has_sockets);
     }
 
+    /// The hand-over by which it came here, if it did.
+    pub(super) fn came_by(&self) -> Option<MigrationId> {
+        self.life().came_by
+    }
+
+    pub(super) fn set_came_by(&self, migration: MigrationId) {
+        self.life().came_by = Some(migration);
+    }
+
     /// The directories of the node that it has.
     pub(super) fn directories(&self) -> Vec<String> {
         self.life().directories.clone()
@@ -282,11 +298,17 @@ impl NodeProgram {
         self.streams.tell_client();
     }
 
-    /// Runs it on a thread of its own. If its pages come meanwhile, `say` is told after the end what programs of its image have taken.
+    /// Makes a thread of its own for it. If its pages come while it runs, `say` is told after the end what programs of its
+    /// image have taken; `is_over` is called before that, when others can see it.
     ///
     /// # Errors
     /// If the system refuses a thread.
-    pub(super) fn run(self: &Arc<Self>, mut ready: ReadyProgram, say: Say) -> Result<(), String> {
+    pub(super) fn park(
+        self: &Arc<Self>,
+        mut ready: ReadyProgram,
+        say: Say,
+        is_over: impl FnOnce(&ProgramPhase) + Send + 'static,
+    ) -> Result<ParkedProgram, String> {
         let handle = ready.store.interrupt_handle().map_err(|error| format!("{error:#}"))?;
         let shared = ready.store.data().ctx.preopens().map(|(_, guest, _)| guest.to_owned());
         let shared: Vec<String> = shared.filter(|guest| !ready.sessions.contains(guest)).collect();
@@ -295,19 +317,25 @@ impl NodeProgram {
             (life.handle, life.directories) = (Some(handle), shared);
         }
         let program = Arc::clone(self);
+        let (may_run, runs) = mpsc::channel();
         let thread = thread::Builder::new().name("pagefork-program".to_owned());
         let started = thread.spawn(move || {
+            if runs.recv().is_err() {
+                return;
+            }
             let phase = program.live(&mut ready);
             let guests = ready.pages.guests.clone();
             // What it holds, its files among it, is gone when others see that it has ended.
             drop(ready);
-            program.end(phase);
+            program.end(phase.clone());
             // Who is told may let this wait.
+            is_over(&phase);
             if let Some(guests) = guests {
                 say(&format!("program {}: of its image {}", program.name, guests.times()));
             }
         });
-        started.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+        let thread = started.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(ParkedProgram { may_run: Some(may_run), thread: Some(thread) })
     }
 
     fn end(&self, phase: ProgramPhase) {
@@ -497,13 +525,32 @@ impl NodeProgram {
     }
 }
 
-fn ended(end: ProgramEnd) -> ProgramPhase {
-    ProgramPhase::Ended(end)
+/// A program whose thread waits until it may run: nothing that can fail is left to do then. Dropped, it never runs, and
+/// what it has is given back.
+pub(super) struct ParkedProgram {
+    may_run: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// A text that fits a message.
-pub(super) fn shortened(mut text: String) -> String {
-    const TEXT_MAX: usize = 16 << 10;
-    text.truncate(text.floor_char_boundary(TEXT_MAX));
-    text
+impl ParkedProgram {
+    /// Has it run.
+    pub(super) fn run(mut self) {
+        if let Some(may_run) = self.may_run.take() {
+            let _ = may_run.send(());
+        }
+        self.thread = None;
+    }
+}
+
+impl Drop for ParkedProgram {
+    fn drop(&mut self) {
+        self.may_run = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended(end: ProgramEnd) -> ProgramPhase {
+    ProgramPhase::Ended(end)
 }

@@ -9,20 +9,26 @@
 //!   version (1) | boot (16) | ns since the system was started (8) | postcard's encoding
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagefork_postcopy::{KnownRecords, MigrationId, SourceRecord, TargetRecord};
+use pagefork_image::PublicKey;
+use pagefork_postcopy::{
+    KnownRecords, MigrationId, SourceRecord, SourceState, TargetRecord, TargetState,
+};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::remembered::RememberedMoves;
 use super::wire::ProgramId;
 
 /// The form of these files.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Bytes before a record: the form, when the system was started, and when it was written.
 const HEAD: usize = 1 + size_of::<BootId>() + 8;
@@ -41,6 +47,8 @@ pub(super) struct LeavingRecord {
     pub(super) name: String,
     /// The key of the node that is to have it.
     pub(super) to: [u8; 32],
+    /// It has come back since, and is over here; or nobody wants to know where it is.
+    pub(super) is_over: bool,
 }
 
 /// Of a program that comes here.
@@ -51,6 +59,22 @@ pub(super) struct ArrivingRecord {
     pub(super) name: String,
     /// The key of the node that has had it.
     pub(super) from: [u8; 32],
+    /// That node knows for good what has become of it, and asks no more.
+    pub(super) is_known: bool,
+    /// It came here, and does not run here any more.
+    pub(super) is_over: bool,
+}
+
+impl ArrivingRecord {
+    /// Whether it says whose the program is.
+    fn decides(&self) -> bool {
+        matches!(self.target.state, TargetState::Own | TargetState::Declined)
+    }
+
+    /// Whether nobody needs it any more, but who has asked for it before.
+    fn is_needless(&self) -> bool {
+        self.is_known && (self.is_over || self.target.state == TargetState::Declined)
+    }
 }
 
 /// The directory of records.
@@ -58,6 +82,12 @@ pub(super) struct ArrivingRecord {
 pub(super) struct MoveRecords {
     directory: PathBuf,
     boot: BootId,
+    /// Of programs that came here, or were declined.
+    remembered: Mutex<RememberedMoves>,
+    /// Of programs that have left: how often each was handed over when it did so last, and by what.
+    left: Mutex<BTreeMap<ProgramId, (u64, MigrationId)>>,
+    /// One record that says whose a program is is changed at a time.
+    changing: Mutex<()>,
     /// No other process of the node uses it.
     _lock: File,
 }
@@ -65,6 +95,8 @@ pub(super) struct MoveRecords {
 /// Both kinds of records.
 #[derive(Debug, Default)]
 pub(super) struct AllRecords {
+    /// Those that mean nothing, of programs that may have left.
+    pub(super) unreadable: BTreeSet<MigrationId>,
     pub(super) leaving: Vec<(LeavingRecord, KnownRecords)>,
     pub(super) arriving: Vec<(ArrivingRecord, KnownRecords)>,
 }
@@ -78,24 +110,116 @@ impl MoveRecords {
             TryLockError::WouldBlock => io::Error::other("another process of this node runs"),
             TryLockError::Error(error) => error,
         })?;
-        Ok(Self { directory: directory.to_owned(), boot: boot()?, _lock: lock })
+        let (directory, boot) = (directory.to_owned(), boot()?);
+        let (remembered, left, changing) = <_>::default();
+        Ok(Self { directory, boot, remembered, left, changing, _lock: lock })
+    }
+
+    /// Whose programs are remembered, after they came here or were declined.
+    pub(super) fn remembered(&self) -> MutexGuard<'_, RememberedMoves> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, record: &ArrivingRecord) {
+        if record.decides() {
+            let from = PublicKey::from_bytes(record.from);
+            self.remembered().keep(record.target.migration, from, record.is_needless());
+        }
+    }
+
+    /// A connection has ended, which [began](RememberedMoves::begin) by this number.
+    ///
+    /// # Errors
+    /// If a record cannot be removed that nobody needs any more.
+    pub(super) fn end_connection(&self, number: u64, from: Option<PublicKey>) -> io::Result<()> {
+        let _changing = self.changing();
+        self.remembered().end(number, from);
+        self.forget_needless()
+    }
+
+    fn forget_needless(&self) -> io::Result<()> {
+        let needless = self.remembered().needless();
+        for migration in &needless {
+            self.remove(*migration, "arriving")?;
+            self.remembered().forget(*migration);
+        }
+        // Who waits for a record to be changed does not wait for each of these.
+        if needless.is_empty() { Ok(()) } else { self.sync() }
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn keep_leaving(&self, record: &LeavingRecord) -> io::Result<()> {
-        self.keep(record.source.migration, "leaving", record)
+        let _changing = self.changing();
+        self.note_left(record);
+        let migration = record.source.migration;
+        // Nobody wants to know of it any more, though its last state comes to the disk only now.
+        let found = self.read::<LeavingRecord>(&self.path(migration, "leaving")).ok().flatten();
+        let is_over = record.is_over || found.is_some_and(|(found, _)| found.is_over);
+        self.keep(migration, "leaving", &LeavingRecord { is_over, ..record.clone() })
+    }
+
+    fn note_left(&self, record: &LeavingRecord) {
+        if record.source.state == SourceState::Taken {
+            let left = (record.source.epoch, record.source.migration);
+            let mut all = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = all.entry(record.program).or_insert(left);
+            *last = left.max(*last);
+        }
+    }
+
+    /// Where a program has gone from here is of no interest any more, as long as it does not leave again.
+    pub(super) fn end_leaving(&self, program: ProgramId) -> io::Result<()> {
+        let _changing = self.changing();
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(&program);
+        let Some((_, migration)) = left else { return Ok(()) };
+        let found = self.read::<LeavingRecord>(&self.path(migration, "leaving"))?;
+        let Some((record, _)) = found else { return Ok(()) };
+        self.keep(migration, "leaving", &LeavingRecord { is_over: true, ..record })
     }
 
     pub(super) fn keep_arriving(&self, record: &ArrivingRecord) -> io::Result<()> {
-        self.keep(record.target.migration, "arriving", record)
+        let _changing = self.changing();
+        self.remember(record);
+        let kept = self.keep(record.target.migration, "arriving", record);
+        if kept.is_err() && record.target.state == TargetState::Own {
+            // It may be there all the same, and the program is not. None was there before.
+            let _ = remove(&self.path(record.target.migration, "arriving"));
+            self.remembered().forget(record.target.migration);
+        }
+        kept
+    }
+
+    /// Changes a record that says whose a program is, and brings it to the disk, if anybody needs it then.
+    pub(super) fn change_arriving(
+        &self,
+        migration: MigrationId,
+        change: impl FnOnce(&mut ArrivingRecord),
+    ) -> io::Result<()> {
+        let _changing = self.changing();
+        let found = self.arriving(migration)?.map(|(record, _)| record);
+        let Some(before) = found.filter(ArrivingRecord::decides) else { return Ok(()) };
+        let mut record = before.clone();
+        change(&mut record);
+        if record == before && !self.path(migration, &note_kind("arriving")).exists() {
+            return Ok(());
+        }
+        self.remember(&record);
+        self.keep(migration, "arriving", &record)?;
+        self.forget_needless()
     }
 
     /// As [`Self::keep_leaving`], without waiting for a disk.
     pub(super) fn note_leaving(&self, record: &LeavingRecord) -> io::Result<()> {
+        self.note_left(record);
         self.note(record.source.migration, "leaving", record)
     }
 
     /// As [`Self::keep_arriving`], without waiting for a disk.
     pub(super) fn note_arriving(&self, record: &ArrivingRecord) -> io::Result<()> {
+        self.remember(record);
         self.note(record.target.migration, "arriving", record)
     }
 
@@ -114,6 +238,7 @@ impl MoveRecords {
 
     /// Forgets that a program might have come.
     pub(super) fn forget_arriving(&self, migration: MigrationId) -> io::Result<()> {
+        self.remembered().forget(migration);
         self.forget(migration, "arriving")
     }
 
@@ -129,9 +254,20 @@ impl MoveRecords {
                 _ => Ok(()),
             };
             if let Err(error) = kept {
+                let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+                if let Some(id) = name.parse::<ProgramId>().ok().filter(|_| kind == "leaving") {
+                    all.unreadable.insert(MigrationId(id.0));
+                }
                 say(&format!("{} is no record of a program that moves: {error}", path.display()));
             }
         }
+        // No connection is there yet.
+        let needless = all.arriving.extract_if(.., |(record, _)| record.is_needless());
+        for (record, _) in needless {
+            self.forget_arriving(record.target.migration)?;
+        }
+        all.arriving.iter().for_each(|(record, _)| self.remember(record));
+        all.leaving.iter().for_each(|(record, _)| self.note_left(record));
         Ok(all)
     }
 
@@ -151,9 +287,13 @@ impl MoveRecords {
     }
 
     fn forget(&self, id: MigrationId, kind: &str) -> io::Result<()> {
-        remove(&self.path(id, &note_kind(kind)))?;
-        remove(&self.path(id, kind))?;
+        self.remove(id, kind)?;
         self.sync()
+    }
+
+    fn remove(&self, id: MigrationId, kind: &str) -> io::Result<()> {
+        remove(&self.path(id, &note_kind(kind)))?;
+        remove(&self.path(id, kind))
     }
 
     fn write(
@@ -256,7 +396,12 @@ fn read<R: DeserializeOwned>(path: &Path) -> io::Result<Option<KeptRecord<R>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagefork_postcopy::{SourceState, TargetState};
+    impl ArrivingRecord {
+        fn of(target: TargetRecord, program: ProgramId, from: [u8; 32]) -> Self {
+            let (name, is_known, is_over) = ("a".to_owned(), false, false);
+            Self { target, program, name, from, is_known, is_over }
+        }
+    }
 
     #[test]
     fn records_are_there_when_a_process_ends_and_damaged_ones_are_said() {
@@ -265,12 +410,13 @@ mod tests {
         let migration = MigrationId([7; 16]);
         let source = SourceRecord { migration, epoch: 1, state: SourceState::Offered };
         let program = ProgramId([1; 16]);
-        let mut leaving = LeavingRecord { source, program, name: "a".into(), to: [2; 32] };
+        let (name, to, is_over) = ("a".to_owned(), [2; 32], false);
+        let mut leaving = LeavingRecord { source, program, name, to, is_over };
         records.keep_leaving(&leaving).unwrap();
         leaving.source.state = SourceState::Taken;
         records.keep_leaving(&leaving).unwrap();
         let target = TargetRecord { migration, epoch: 1, state: TargetState::Own };
-        let arriving = ArrivingRecord { target, program, name: "a".into(), from: [3; 32] };
+        let arriving = ArrivingRecord::of(target, program, [3; 32]);
         records.keep_arriving(&arriving).unwrap();
         fs::write(path.join("x.leaving"), [VERSION, 1, 2]).unwrap();
 
@@ -290,13 +436,32 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_kept_for_good_says_nothing() {
+        let path = std::env::temp_dir().join(format!("pagefork-not-kept-{}", std::process::id()));
+        let records = MoveRecords::open(&path).unwrap();
+        let (migration, from) = (MigrationId([7; 16]), [3; 32]);
+        let target = TargetRecord { migration, epoch: 1, state: TargetState::Own };
+        let record = ArrivingRecord::of(target, ProgramId([1; 16]), from);
+        // What is removed last is no file.
+        let note = records.path(migration, "arriving-note");
+        fs::create_dir(&note).unwrap();
+        records.keep_arriving(&record).unwrap_err();
+        assert!(records.arriving(migration).unwrap().is_none(), "nobody has the program");
+        assert_eq!(records.remembered().count(&PublicKey::from_bytes(from)), 0);
+        fs::remove_dir(note).unwrap();
+        records.keep_arriving(&record).unwrap();
+        assert!(records.arriving(migration).unwrap().is_some());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
     fn notes_are_believed_until_the_system_is_started_anew() {
         let path = std::env::temp_dir().join(format!("pagefork-notes-{}", std::process::id()));
         let mut records = MoveRecords::open(&path).unwrap();
         let migration = MigrationId([7; 16]);
         let record = |state| {
             let target = TargetRecord { migration, epoch: 1, state };
-            ArrivingRecord { target, program: ProgramId([1; 16]), name: "a".into(), from: [3; 32] }
+            ArrivingRecord::of(target, ProgramId([1; 16]), [3; 32])
         };
         let found = |records: &MoveRecords| {
             let (record, knows) = records.arriving(migration).unwrap().unwrap();

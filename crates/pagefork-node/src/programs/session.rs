@@ -20,7 +20,7 @@ use crate::pace::ClientPace;
 use super::arriving::{self, LastChanges};
 use super::moving::MigrateOptions;
 use super::node::ProgramNode;
-use super::program::{NodeProgram, shortened};
+use super::program::NodeProgram;
 use super::records::ArrivingRecord;
 use super::snapshots::CaptureOptions;
 use super::streams::WrongPosition;
@@ -29,7 +29,8 @@ use super::wire::{
     encode, nonsense,
 };
 
-/// Bytes of answers that the network has not taken: beyond that nothing is read from a client.
+/// Bytes of answers that the network has not taken, and of requests that wait for one that is being done: beyond that
+/// nothing is read from a client.
 const BACKLOG_MAX: usize = 1 << 20;
 
 /// How long a program may take to stop before its client is told that it has not.
@@ -40,19 +41,22 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// If it is lost, or the client is left.
 pub(crate) fn serve(
-    node: &ProgramNode,
+    mut visit: ClientVisit,
     peer: PublicKey,
     mut duplex: Duplex,
     times: &NodeTimes,
 ) -> Result<(), NodeError> {
+    visit.name(peer);
+    let visit = Arc::new(visit);
     duplex.in_bulk();
     let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let signal = signal.map_err(|error| NodeError::io("serve a client")(error.into()))?;
     let now = Instant::now();
-    let session = ProgramSession {
-        node,
+    let mut session = ProgramSession {
+        node: &visit.node,
+        visit: &visit,
         peer,
-        duplex,
+        duplex: &mut duplex,
         inbox: Inbox::default(),
         signal: Arc::new(signal),
         idle: times.idle,
@@ -67,7 +71,12 @@ pub(crate) fn serve(
         carries: BTreeSet::new(),
         is_over: false,
     };
-    session.serve().map_err(NodeError::io(format!("talk to client {peer}")))
+    let served = session.talk();
+    // What it had is free before it hears why.
+    drop(session);
+    // What it still sends is not for us.
+    let served = served.and_then(|()| duplex.end_and_drain(Instant::now() + times.idle));
+    served.map_err(NodeError::io(format!("talk to client {peer}")))
 }
 
 /// Says why a client is not served, in words that those of every version understand.
@@ -76,15 +85,52 @@ pub(crate) fn serve(
 /// If the connection is lost.
 pub(crate) fn refuse(mut duplex: Duplex, why: &str, times: &NodeTimes) -> io::Result<()> {
     // The first kind of answer in every version.
-    duplex.push(Lane::Control, encode(&NodeReply::Refused(why.to_owned())));
+    duplex.push(Lane::Control, encode(&NodeReply::refused(why)));
     duplex.end_and_drain(Instant::now() + times.idle)
+}
+
+/// A connection from when it was accepted until all is done that was asked for over it: as long as that, what it asks for
+/// may be what was done before.
+#[derive(Debug)]
+pub(crate) struct ClientVisit {
+    node: ProgramNode,
+    number: u64,
+    peer: Option<PublicKey>,
+}
+
+impl ClientVisit {
+    /// Of somebody whose key is not known yet.
+    pub(crate) fn begin(node: &ProgramNode) -> Self {
+        let number = node.records().remembered().begin();
+        Self { node: node.clone(), number, peer: None }
+    }
+
+    /// Whether who has this key may have programs run.
+    pub(crate) fn lets_in(&self, key: &PublicKey) -> bool {
+        self.node.lets_in(key)
+    }
+
+    pub(super) fn name(&mut self, peer: PublicKey) {
+        self.node.records().remembered().name(self.number, peer);
+        self.peer = Some(peer);
+    }
+}
+
+impl Drop for ClientVisit {
+    fn drop(&mut self) {
+        if let Err(error) = self.node.records().end_connection(self.number, self.peer) {
+            (self.node.options().say)(&arriving::cannot_keep(error));
+        }
+    }
 }
 
 /// A connection with a client.
 struct ProgramSession<'a> {
     node: &'a ProgramNode,
+    /// What is done for it goes on when it is over.
+    visit: &'a Arc<ClientVisit>,
     peer: PublicKey,
-    duplex: Duplex,
+    duplex: &'a mut Duplex,
     inbox: Inbox,
     /// Is raised when something has happened to the program that the client has, or an answer is
     /// there.
@@ -124,23 +170,28 @@ struct AttachedClient {
     told_target: Option<[u8; 32]>,
 }
 
-impl ProgramSession<'_> {
-    fn serve(mut self) -> io::Result<()> {
-        let served = self.talk();
+impl Drop for ProgramSession<'_> {
+    /// The connection is over, also if what it has sent made a thread panic.
+    fn drop(&mut self) {
         if let Some(attached) = &self.attached {
             attached.program.detach(attached.number);
         }
         for migration in &self.carries {
-            self.node.arrivals().left(self.node, *migration);
+            self.node.arrivals().left(self.node, self.peer, *migration);
         }
-        served?;
-        // What it still sends is not for us, but it is to hear why.
-        self.duplex.end_and_drain(Instant::now() + self.idle)
+    }
+}
+
+impl ProgramSession<'_> {
+    /// Whether nothing is read from the client.
+    fn is_drowned(&self) -> bool {
+        let waits = self.busy.is_some() && self.inbox.unread() > BACKLOG_MAX;
+        waits || self.backlog > BACKLOG_MAX
     }
 
     fn talk(&mut self) -> io::Result<()> {
         loop {
-            let is_drowned = self.backlog > BACKLOG_MAX;
+            let is_drowned = self.is_drowned();
             let mut is_ended = false;
             if !is_drowned {
                 let arrived = self.duplex.receive()?;
@@ -185,12 +236,17 @@ impl ProgramSession<'_> {
                 let why = "it says too slowly what it has begun to say";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
-            let until = (self.heard + self.idle).min(self.spoke + self.idle / 3);
+            let speaks = self.spoke + self.idle / 3;
+            let until = match self.busy {
+                // It may be silent.
+                Some(_) => speaks,
+                None => speaks.min(self.heard + self.idle),
+            };
             let until = due.map_or(until, |due| until.min(due));
             let until = until.max(Instant::now() + Duration::from_millis(1));
             let signal = [self.signal.as_fd()];
             // What it sends that drowns in answers stays where it is.
-            match self.backlog > BACKLOG_MAX {
+            match self.is_drowned() {
                 true => self.duplex.wait_to_send(&signal, Some(until))?,
                 false => self.duplex.wait(&signal, Some(until))?,
             }
@@ -227,12 +283,12 @@ impl ProgramSession<'_> {
                     false => self.start(start),
                     true if module_size > self.node.options().limits.module_size => {
                         let why = "the module is larger than this node takes";
-                        self.push(&NodeReply::Refused(why.to_owned()));
+                        self.push(&NodeReply::refused(why));
                         // What follows is not for us.
                         self.is_over = true;
                     }
                     true if module_size == 0 => {
-                        self.push(&NodeReply::Refused("the module is empty".to_owned()));
+                        self.push(&NodeReply::refused("the module is empty"));
                     }
                     true => {
                         self.pace.part(0, Instant::now());
@@ -261,14 +317,14 @@ impl ProgramSession<'_> {
             ClientRequest::Stop { program } => {
                 self.work(move |node| match node.stop(&program, STOP_PATIENCE) {
                     Ok(()) => NodeReply::Done,
-                    Err(why) => NodeReply::Refused(why),
+                    Err(why) => NodeReply::refused(why),
                 })
             }
             ClientRequest::Keep { image, program, holder } => {
                 let (peer, holder) = (self.peer, PublicKey::from_bytes(holder));
                 self.work(move |node| match node.keep_for(peer, program, holder, image) {
                     Ok(()) => NodeReply::Done,
-                    Err(why) => NodeReply::Refused(shortened(why)),
+                    Err(why) => NodeReply::refused(why),
                 });
             }
             ClientRequest::Migrate { program, to, rounds, patience, second } => {
@@ -277,7 +333,7 @@ impl ProgramSession<'_> {
                     let options = MigrateOptions { rounds, patience, second };
                     match node.migrate(&program, to, options) {
                         Ok(report) => NodeReply::Migrated(report),
-                        Err(why) => NodeReply::Refused(shortened(why)),
+                        Err(why) => NodeReply::refused(why),
                     }
                 })
             }
@@ -285,8 +341,13 @@ impl ProgramSession<'_> {
                 let options = CaptureOptions { name, patience, holders };
                 self.work(move |node| match node.snapshot(&program, &options) {
                     Ok(report) => NodeReply::Captured(report),
-                    Err(why) => NodeReply::Refused(shortened(why)),
+                    Err(why) => NodeReply::refused(why),
                 });
+            }
+            ClientRequest::Known(migration) => {
+                if let Err(why) = arriving::known(self.node, self.peer, migration) {
+                    (self.node.options().say)(&why);
+                }
             }
             ClientRequest::Needs(image) => {
                 let is_needed = self.node.needs(&image);
@@ -295,10 +356,14 @@ impl ProgramSession<'_> {
             ClientRequest::Reclaim { program } => {
                 self.work(move |node| match node.reclaim(&program) {
                     Ok(()) => NodeReply::Done,
-                    Err(why) => NodeReply::Refused(shortened(why)),
+                    Err(why) => NodeReply::refused(why),
                 })
             }
             ClientRequest::LastChanges { at, bytes } => self.take_changes(at, &bytes)?,
+            ClientRequest::Move { message, .. } if !self.may_carry(message.migration) => {
+                let why = "too many programs are on their way here over this connection";
+                self.push(&NodeReply::refused(why));
+            }
             ClientRequest::Move { offer, message } => {
                 self.carries.insert(message.migration);
                 self.pace.all_parts();
@@ -315,7 +380,7 @@ impl ProgramSession<'_> {
                     let (steps, after) = arriving::step(node, peer, &offer, message, changes);
                     let reply = match steps {
                         Ok(steps) => NodeReply::Steps(steps),
-                        Err(why) => NodeReply::Refused(shortened(why)),
+                        Err(why) => NodeReply::refused(why),
                     };
                     (reply, after)
                 };
@@ -334,7 +399,7 @@ impl ProgramSession<'_> {
                     Ok((program, number))
                 });
                 match attached {
-                    Err(why) => self.push(&NodeReply::Refused(why)),
+                    Err(why) => self.push(&NodeReply::refused(why)),
                     Ok((program, number)) => self.attach(program, number, outputs)?,
                 }
             }
@@ -358,6 +423,11 @@ impl ProgramSession<'_> {
             }
         }
         Ok(())
+    }
+
+    fn may_carry(&self, migration: MigrationId) -> bool {
+        let limit = self.node.options().limits.programs;
+        self.carries.len() < limit || self.carries.contains(&migration)
     }
 
     fn attached(&mut self) -> io::Result<&mut AttachedClient> {
@@ -391,7 +461,7 @@ impl ProgramSession<'_> {
         let peer = self.peer;
         self.work(move |node| match node.start_for(peer, &start) {
             Ok(id) => NodeReply::Started(id),
-            Err(why) => NodeReply::Refused(shortened(why)),
+            Err(why) => NodeReply::refused(why),
         });
     }
 
@@ -417,20 +487,20 @@ impl ProgramSession<'_> {
         work: impl FnOnce(&ProgramNode) -> (NodeReply, Option<ArrivingRecord>) + Send + 'static,
     ) {
         let (sender, receiver) = mpsc::channel();
-        let (node, signal) = (self.node.clone(), Arc::clone(&self.signal));
+        let (visit, signal) = (Arc::clone(self.visit), Arc::clone(&self.signal));
         let thread = thread::Builder::new().name("pagefork-node-work".to_owned());
         let started = thread.spawn(move || {
-            let (reply, noted) = work(&node);
+            let (reply, noted) = work(&visit.node);
             let _ = sender.send(reply);
             let _ = rustix::io::write(&*signal, &1_u64.to_ne_bytes());
             if let Some(noted) = noted {
-                keep_noted(&node, &noted);
+                keep_noted(&visit.node, &noted);
             }
         });
         match started {
             Ok(_) => self.busy = Some(receiver),
             Err(error) => {
-                self.push(&NodeReply::Refused(format!("the node cannot start a thread: {error}")));
+                self.push(&NodeReply::refused(format!("the node cannot start a thread: {error}")));
             }
         }
     }
@@ -530,12 +600,13 @@ impl ProgramSession<'_> {
 
 /// What a client is told if what it asked for has panicked.
 fn has_failed() -> NodeReply {
-    NodeReply::Refused("the node has failed".to_owned())
+    NodeReply::refused("the node has failed")
 }
 
 /// Puts a record on the disk that was noted.
 fn keep_noted(node: &ProgramNode, noted: &ArrivingRecord) {
-    if let Err(error) = node.records().keep_arriving(noted) {
-        (node.options().say)(&format!("the node cannot keep its records: {error}"));
+    // What has become of it meanwhile stays.
+    if let Err(error) = node.records().change_arriving(noted.target.migration, |_| ()) {
+        (node.options().say)(&arriving::cannot_keep(error));
     }
 }

@@ -1,23 +1,27 @@
 //! Clients that do what none should do.
 
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::Engine;
-use pagefork_image::{ImageStore, SecretKey};
-use pagefork_postcopy::Lane;
+use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
+use pagefork_postcopy::{Lane, MigrationMessage, MigrationStep};
 
 use super::client::NodeLink;
-use super::program::{AfterRest, ReadyProgram};
-use super::streams::STREAM_BYTES;
+use super::program::{AfterRest, NodeProgram, ReadyProgram};
+use super::streams::{ProgramStreams, STREAM_BYTES};
 use super::wire::{
-    ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode,
+    ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramId, ProgramPhase, ProgramSource,
+    ProgramStart, encode,
 };
-use super::{ProgramNode, ProgramNodeOptions};
+use super::{KnownPeers, MigrateOptions, ProgramNode, ProgramNodeOptions};
 use crate::address::Transport;
 use crate::base::NodeTimes;
+use crate::channel::Channel;
 use crate::duplex::Duplex;
 use crate::fetch::MemoryPeer;
 use crate::serve::{MemoryServer, ServeOptions};
@@ -34,14 +38,24 @@ pub(super) fn node(name: &str, transport: Transport) -> (ProgramNode, MemoryPeer
 }
 
 fn node_with(name: &str, transport: Transport, times: NodeTimes) -> (ProgramNode, MemoryPeer) {
+    let (node, peer) = node_of(name, transport, times, Arc::new(AnyPeer));
+    let _ = std::fs::remove_dir_all(&node.options().place);
+    (node, peer)
+}
+
+fn node_of(
+    name: &str,
+    transport: Transport,
+    times: NodeTimes,
+    peers: Arc<dyn KnownPeers>,
+) -> (ProgramNode, MemoryPeer) {
     let name = format!("pagefork-hostile-{name}-{transport:?}-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&path);
     let images = ImageStore::open(path.join("images")).unwrap();
     let key = SecretKey::from_seed([1; 32]);
     let engine = Engine::default();
-    let options =
-        ProgramNodeOptions::new(engine, images.clone(), key.clone(), Arc::new(AnyPeer), &path);
+    let options = ProgramNodeOptions::new(engine, images.clone(), key.clone(), peers, &path);
     let node = ProgramNode::new(options).unwrap();
     let mut serve = ServeOptions::new(key.clone());
     serve.programs = Some(node.clone());
@@ -49,7 +63,6 @@ fn node_with(name: &str, transport: Transport, times: NodeTimes) -> (ProgramNode
     let server = MemoryServer::bind(free(transport), images, serve).unwrap();
     let peer = MemoryPeer { address: server.address().to_string(), key: key.public() };
     thread::spawn(move || server.run());
-    let _ = std::fs::remove_dir_all(&path);
     (node, peer)
 }
 
@@ -108,8 +121,12 @@ fn sleeping() -> ProgramStart {
 }
 
 fn attached(peer: &MemoryPeer, client: u8) -> NodeLink {
+    attached_to(peer, "waiting", client)
+}
+
+fn attached_to(peer: &MemoryPeer, program: &str, client: u8) -> NodeLink {
     let mut link = link(peer);
-    let program = "waiting".to_owned();
+    let program = program.to_owned();
     link.push(&ClientRequest::Attach { program, client: [client; 16], outputs: None });
     assert!(matches!(next(&mut link), Some(NodeReply::Attached { .. })));
     link
@@ -371,6 +388,261 @@ fn a_program_that_rests_goes_on_by_nobodys_job_but_who_decides_that() {
         thread::sleep(Duration::from_millis(1));
     }
     node.stop("talking", patience).unwrap();
+}
+
+#[test]
+fn what_a_client_asks_about_makes_no_answer_too_long() {
+    for transport in TRANSPORTS {
+        let (_node, peer) = node("long", transport);
+        let mut link = link(&peer);
+        // Shown, each of them takes five bytes.
+        let program = "\u{1}".repeat(250_000);
+        let requests = [
+            ClientRequest::Attach { program: program.clone(), client: [1; 16], outputs: None },
+            ClientRequest::Stop { program: program.clone() },
+            ClientRequest::Reclaim { program },
+        ];
+        for request in requests {
+            link.push(&request);
+            assert!(matches!(next(&mut link), Some(NodeReply::Refused(_))), "{transport:?}");
+        }
+        link.push(&ClientRequest::List);
+        assert_eq!(next(&mut link), Some(NodeReply::Done), "it is served on");
+    }
+}
+
+#[test]
+fn what_waits_for_something_that_is_being_done_stays_with_the_client() {
+    for transport in TRANSPORTS {
+        let (node, peer) = node("waits", transport);
+        node.start(&talking()).unwrap();
+        let program = node.find("talking").unwrap();
+        let (started, has_started) = mpsc::channel();
+        let (ends, may_end) = mpsc::channel();
+        let long = move |_: &mut ReadyProgram| {
+            started.send(()).unwrap();
+            may_end.recv().unwrap();
+            (AfterRest::GoesOn, ())
+        };
+        let patience = Duration::from_secs(60);
+        let rests = thread::spawn(move || program.at_rest(patience, long).unwrap());
+        has_started.recv().unwrap();
+        let mut link = link(&peer);
+        link.push(&ClientRequest::Stop { program: "talking".to_owned() });
+        for _ in 0..(128 << 20) / PART {
+            let program = "a".repeat(PART);
+            link.push(&ClientRequest::Attach { program, client: [1; 16], outputs: None });
+        }
+        let (begun, mut sent) = (Instant::now(), 0);
+        // Until nothing is taken for a while.
+        let mut taken_at = begun;
+        while taken_at.elapsed() < Duration::from_millis(300) {
+            link.turn_out().unwrap();
+            if link.duplex.sent() > sent {
+                (sent, taken_at) = (link.duplex.sent(), Instant::now());
+            }
+            assert!(sent < 64 << 20, "{transport:?}: {sent} bytes are with the node");
+            thread::sleep(Duration::from_millis(1));
+        }
+        ends.send(()).unwrap();
+        rests.join().unwrap();
+        assert_eq!(next(&mut link), Some(NodeReply::Done), "it has stopped");
+    }
+}
+
+#[test]
+fn a_peer_that_only_says_that_it_is_there_is_waited_for_no_longer_than_any() {
+    for transport in TRANSPORTS {
+        let peer = stranger(transport, &SecretKey::from_seed([1; 32]), |channel| {
+            let mut duplex = Duplex::new(channel).unwrap();
+            let many = encode(&NodeReply::KeepAlive).repeat(10_000);
+            while !duplex.is_lost() {
+                duplex.push(Lane::Control, many.clone());
+                while duplex.send().is_ok_and(|taken| taken == 0) && !duplex.is_lost() {
+                    if duplex.receive().is_err() || duplex.wait(&[], None).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        let mut link = link(&peer);
+        let until = Instant::now() + Duration::from_millis(300);
+        link.ask_until(&ClientRequest::List, "nothing", until).unwrap_err();
+        assert!(Instant::now() >= until, "{transport:?}: it was left before");
+    }
+}
+
+/// Knows one other node, which may run programs.
+#[derive(Debug)]
+struct Knows(MemoryPeer);
+
+impl KnownPeers for Knows {
+    fn may_run(&self, _: &PublicKey) -> bool {
+        true
+    }
+
+    fn named(&self, _: &str) -> Option<MemoryPeer> {
+        None
+    }
+
+    fn with_key(&self, key: &PublicKey) -> Option<MemoryPeer> {
+        Some(self.0.clone()).filter(|peer| peer.key == *key)
+    }
+
+    fn signers(&self) -> Result<TrustedKeys, String> {
+        Ok(TrustedKeys::default())
+    }
+}
+
+/// Answers a node that moves a program here: would take it, and says this when it is handed over.
+fn answer(channel: Channel, handed_over: impl Fn() -> MigrationStep) {
+    let (mut duplex, mut inbox) = (Duplex::new(channel).unwrap(), Inbox::default());
+    while let Ok(arrived) = duplex.receive() {
+        inbox.push(&arrived.bytes);
+        while let Ok(Some(request)) = inbox.next::<ClientRequest>() {
+            let ClientRequest::Move { message, .. } = request else { continue };
+            let step = match message.step {
+                MigrationStep::Offer { .. } => MigrationStep::Accept,
+                MigrationStep::HandOver { .. } => handed_over(),
+                _ => continue,
+            };
+            let answer = MigrationMessage { step, ..message };
+            duplex.push(Lane::Control, encode(&NodeReply::Steps(vec![answer])));
+        }
+        if arrived.is_over || duplex.send().is_err() || duplex.wait(&[], None).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn why_a_target_declines_a_program_fits_what_all_clients_are_told() {
+    let declined = || MigrationStep::Declined { text: "\u{1}".repeat(250_000) };
+    let target = stranger(Transport::Tls, &SecretKey::from_seed([3; 32]), move |channel| {
+        answer(channel, declined);
+    });
+    let to = target.key;
+    let peers = Arc::new(Knows(target));
+    let (node, peer) = node_of("declined", Transport::Tls, times(), peers.clone());
+    node.start(&talking()).unwrap();
+    let options = MigrateOptions { rounds: 0, ..MigrateOptions::default() };
+    let said = node.migrate("talking", to, options).unwrap_err();
+    assert!(said.contains("the target has declined it"), "{said}");
+    let mut link = link(&peer);
+    link.push(&ClientRequest::List);
+    let Some(NodeReply::Program(program)) = next(&mut link) else { panic!("no program") };
+    assert!(matches!(program.phase, ProgramPhase::Declined { .. }), "{:?}", program.phase);
+    // Another process of the node knows of it, and can have it go on.
+    let ProgramNodeOptions { engine, key, image_key, place, .. } = node.options().clone();
+    let copy = place.with_extension("copy");
+    let copied = Command::new("cp").arg("-r").arg(&place).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let images = ImageStore::open(copy.join("images")).unwrap();
+    let mut options = ProgramNodeOptions::new(engine, images.clone(), key, peers, &copy);
+    options.image_key = image_key;
+    let again = ProgramNode::new(options).unwrap();
+    assert!(matches!(again.programs()[0].phase, ProgramPhase::Declined { .. }));
+    let (name, image) = images.names().unwrap().pop_first().unwrap();
+    images.remove_name(&name).unwrap();
+    std::fs::rename(copy.join("images"), copy.join("elsewhere")).unwrap();
+    again.reclaim("talking").unwrap_err();
+    assert!(matches!(again.programs()[0].phase, ProgramPhase::Declined { .. }), "it is not lost");
+    std::fs::rename(copy.join("elsewhere"), copy.join("images")).unwrap();
+    images.set_name(&name, image).unwrap();
+    again.reclaim("talking").unwrap();
+    assert_eq!(again.programs()[0].phase, ProgramPhase::Running);
+    again.stop("talking", Duration::from_secs(60)).unwrap();
+    std::fs::remove_dir_all(copy).unwrap();
+    node.reclaim("talking").unwrap();
+    node.stop("talking", Duration::from_secs(60)).unwrap();
+    std::fs::remove_dir_all(&node.options().place).unwrap();
+}
+
+#[test]
+fn a_program_that_was_taken_is_its_targets_though_that_cannot_be_recorded() {
+    let records = Arc::new(Mutex::new(PathBuf::new()));
+    let source = Arc::clone(&records);
+    let target = stranger(Transport::Tls, &SecretKey::from_seed([3; 32]), move |channel| {
+        answer(channel, || {
+            let records = source.lock().unwrap();
+            // It may be handed over again.
+            let _ = std::fs::rename(&*records, records.with_extension("elsewhere"));
+            MigrationStep::Taken
+        });
+    });
+    let to = target.key;
+    let (node, _) = node_of("unrecorded", Transport::Tls, times(), Arc::new(Knows(target)));
+    records.lock().unwrap().clone_from(&node.options().records);
+    node.start(&talking()).unwrap();
+    let options = MigrateOptions { rounds: 0, ..MigrateOptions::default() };
+    node.migrate("talking", to, options).unwrap();
+    assert!(matches!(node.programs()[0].phase, ProgramPhase::Moved { .. }));
+    node.reclaim("talking").unwrap_err();
+    std::fs::remove_dir_all(&node.options().place).unwrap();
+}
+
+#[test]
+fn a_connection_counts_until_all_is_done_that_was_asked_for_over_it() {
+    let (node, peer) = node("counts", Transport::Tls);
+    node.start(&talking()).unwrap();
+    let program = node.find("talking").unwrap();
+    let (started, has_started) = mpsc::channel();
+    let (ends, may_end) = mpsc::channel();
+    let long = move |_: &mut ReadyProgram| {
+        started.send(()).unwrap();
+        may_end.recv().unwrap();
+        (AfterRest::GoesOn, ())
+    };
+    let patience = Duration::from_secs(60);
+    let waiting = Arc::clone(&program);
+    let rests = thread::spawn(move || waiting.at_rest(patience, long).unwrap());
+    has_started.recv().unwrap();
+    let mut link = attached_to(&peer, "talking", 1);
+    link.push(&ClientRequest::Stop { program: "talking".to_owned() });
+    link.turn_out().unwrap();
+    link.duplex.end().unwrap();
+    drop(link);
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < patience, "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until("it is believed to be there", &|| !node.programs()[0].is_attached);
+    assert_eq!(node.records().remembered().connections(), 1, "the program is being stopped");
+    ends.send(()).unwrap();
+    rests.join().unwrap();
+    until("it counts for ever", &|| node.records().remembered().connections() == 0);
+}
+
+#[test]
+fn a_program_that_is_parked_runs_when_it_may_and_not_before() {
+    let (node, _) = node("parked", Transport::Tls);
+    let park = || {
+        let streams = Arc::<ProgramStreams>::default();
+        let ready = node.host().ready(&talking(), &streams).unwrap();
+        let (key, phase) = (node.options().key.public(), ProgramPhase::Running);
+        let id = ProgramId([7; 16]);
+        let program = NodeProgram::new(id, "talking".to_owned(), key, streams, phase);
+        let parked = program.park(ready, Arc::new(|_: &str| ()), |_| ()).unwrap();
+        (program, parked)
+    };
+    let has_printed = |program: &NodeProgram| !program.streams.output_from(0, 0, PART).is_empty();
+    let (program, parked) = park();
+    thread::sleep(Duration::from_millis(30));
+    drop(parked);
+    assert!(!has_printed(&program));
+    assert_eq!(Arc::strong_count(&program), 1, "its thread is gone");
+
+    let (program, parked) = park();
+    parked.run();
+    let begun = Instant::now();
+    while !has_printed(&program) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not run");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(program.stop("it is a test", Duration::from_secs(60)));
 }
 
 /// It is let in, and never silent.

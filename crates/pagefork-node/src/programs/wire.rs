@@ -7,11 +7,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use pagefork_image::{ContentHash, PublicKey, SavedHolder};
-use pagefork_postcopy::MigrationMessage;
+use pagefork_postcopy::{MigrationId, MigrationMessage};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::moving::MigrateReport;
+use super::move_report::MigrateReport;
 use super::needs::ProgramNeeds;
 use super::snapshots::CaptureReport;
 
@@ -316,6 +316,8 @@ pub(super) enum ClientRequest {
         patience: Duration,
         holders: Vec<SavedHolder>,
     },
+    /// Of a node: it has on its disk what has become of a program that it has handed over. There is no answer.
+    Known(MigrationId),
 }
 
 /// Of a node.
@@ -359,6 +361,20 @@ pub(super) enum NodeReply {
     Migrated(MigrateReport),
     /// There is an image of a program.
     Captured(CaptureReport),
+}
+
+impl NodeReply {
+    /// Something is not done, for this reason: as much of it as fits a message.
+    pub(super) fn refused(why: impl Into<String>) -> Self {
+        Self::Refused(shortened(why.into()))
+    }
+}
+
+/// A text that fits a message, whatever a peer has said in it.
+pub(super) fn shortened(mut text: String) -> String {
+    const TEXT_MAX: usize = 16 << 10;
+    text.truncate(text.floor_char_boundary(TEXT_MAX));
+    text
 }
 
 /// Keys as their bytes.
@@ -435,6 +451,11 @@ impl Inbox {
         let rest = self.bytes.get(self.read..).filter(|rest| !rest.is_empty())?;
         let size = rest.first_chunk::<4>().map(|size| u64::from(u32::from_le_bytes(*size)));
         Some(size.unwrap_or(MESSAGE_MAX as u64))
+    }
+
+    /// Bytes that came and are of no message that was taken.
+    pub(super) fn unread(&self) -> usize {
+        self.bytes.len() - self.read
     }
 
     /// The next message; `None` until all of it is here.

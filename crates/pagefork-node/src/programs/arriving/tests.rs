@@ -11,6 +11,7 @@ use pagefork_postcopy::MigrationStep;
 use super::*;
 use crate::address::Transport;
 use crate::programs::program::AfterRest;
+use crate::programs::session::ClientVisit;
 use crate::programs::tests::waiting;
 use crate::programs::{KnownPeers, ProgramLimits};
 use crate::serve::{MemoryServer, ServeOptions};
@@ -153,7 +154,7 @@ impl OnItsWay {
     }
 
     fn left(&self, migration: u8) {
-        self.target.arrivals().left(&self.target, MigrationId([migration; 16]));
+        self.target.arrivals().left(&self.target, key().public(), MigrationId([migration; 16]));
     }
 
     /// What the target has on the disk of it.
@@ -247,6 +248,88 @@ fn what_was_decided_stays_recorded_though_its_source_is_gone() {
     way.left(1);
     assert_eq!(way.count(), (0, 0));
     assert_eq!(way.record(1).unwrap().target.state, TargetState::Declined, "it may be asked again");
+}
+
+impl OnItsWay {
+    /// Hands over what is none, which is declined.
+    fn decline(&self, migration: u8) -> Result<Vec<MigrationMessage>, String> {
+        let (migration, image) = (MigrationId([migration; 16]), ContentHash::of(b"nothing"));
+        let step = MigrationStep::HandOver { image, token: Vec::new() };
+        let message = MigrationMessage { migration, epoch: 0, step };
+        super::step(&self.target, key().public(), &self.offer, message, None).0
+    }
+
+    fn connect(&self) -> ClientVisit {
+        let mut visit = ClientVisit::begin(&self.target);
+        visit.name(key().public());
+        visit
+    }
+
+    fn known(&self, by: PublicKey, migration: u8) {
+        super::known(&self.target, by, MigrationId([migration; 16])).unwrap();
+    }
+}
+
+#[test]
+fn what_became_of_programs_is_remembered_until_their_source_knows_and_of_so_many_at_most() {
+    let limits = ProgramLimits { remembered: 2, ..ProgramLimits::default() };
+    let way = OnItsWay::new("remembered", limits);
+    let (older, connection) = (way.connect(), way.connect());
+    for migration in 1..3 {
+        way.decline(migration).unwrap();
+    }
+    let refused = way.decline(3).unwrap_err();
+    assert!(refused.contains("of 2 programs"), "{refused}");
+    way.decline(2).expect("it is remembered, and may be asked for again");
+    assert!(way.record(3).is_none());
+
+    way.known(SecretKey::from_seed([9; 32]).public(), 1);
+    drop(connection);
+    assert!(way.record(1).is_some(), "another node has said so");
+    let connection = way.connect();
+    way.known(key().public(), 1);
+    drop(connection);
+    assert!(way.record(1).is_some(), "an older connection may have it handed over again");
+    drop(older);
+    assert!(way.record(1).is_none() && way.record(2).is_some());
+    way.decline(3).expect("there is room");
+}
+
+#[test]
+fn a_record_of_a_program_that_is_here_stays_until_it_is_over_though_its_source_knows() {
+    let way = OnItsWay::new("over", ProgramLimits::default());
+    way.decline(1).unwrap();
+    let mut record = way.record(1).unwrap();
+    record.target.state = TargetState::Own;
+    way.target.records().keep_arriving(&record).unwrap();
+    let connection = way.connect();
+    way.known(key().public(), 1);
+    drop(connection);
+    // What was noted and is brought to the disk later changes nothing of that.
+    way.target.records().change_arriving(MigrationId([1; 16]), |_| ()).unwrap();
+    assert!(way.record(1).unwrap().is_known);
+    way.target.over(MigrationId([1; 16])).unwrap();
+    assert!(way.record(1).is_none());
+}
+
+#[test]
+fn a_program_that_was_handed_over_as_often_as_numbers_go_is_declined() {
+    let way = OnItsWay::new("epoch", ProgramLimits::default());
+    let (migration, image) = (MigrationId([1; 16]), way.state());
+    let step = MigrationStep::HandOver { image, token: Vec::new() };
+    let message = MigrationMessage { migration, epoch: u64::MAX, step };
+    let (steps, _) = super::step(&way.target, key().public(), &way.offer, message, None);
+    let MigrationStep::Declined { text } = &steps.unwrap()[0].step else { panic!("it is taken") };
+    assert!(text.contains("as often as it can be"), "{text}");
+}
+
+#[test]
+fn a_program_whose_name_is_none_is_refused() {
+    let mut way = OnItsWay::new("name", ProgramLimits::default());
+    way.offer.name = "\u{1}".repeat(1000);
+    let offer = MigrationStep::Offer { instance: "waiting".to_owned() };
+    let MigrationStep::Refuse { text } = way.step(1, offer) else { panic!("it is accepted") };
+    assert!(text.contains("can be no name"), "{text}");
 }
 
 #[test]
