@@ -721,6 +721,11 @@ impl PageSink for ImagePages {
         if self.is_over() {
             return;
         }
+        // Its last group may have come to where it could not be made final.
+        if let Err(error) = self.image.wait_whole() {
+            let error = io::Error::other(error);
+            return self.give_up(&NodeError::own("make the pages of an image final")(error));
+        }
         let image = self.image.hash();
         (self.observe)(&StartEvent::Whole { image, report });
         let Some(images) = &self.images else { return };

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use pagefork::{LoadOptions, SlotsAhead, Snapshot};
 use pagefork_image::{ComingGroups, ContentHash, ImageError, PublicKey, StoredImage, check_name};
 use pagefork_postcopy::{
-    MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetRecord,
-    TargetState,
+    MigrationId, MigrationMessage, MigrationStep, MigrationTarget, TargetInput, TargetOutput,
+    TargetRecord, TargetState,
 };
 use pagefork_wasi::ProgramState;
 
@@ -93,8 +93,9 @@ impl Arrivals {
         node: &ProgramNode,
         from: PublicKey,
         offer: &MoveOffer,
-        migration: MigrationId,
+        message: &MigrationMessage,
     ) -> Result<Arc<ProgramArrival>, String> {
+        let migration = message.migration;
         let mut all = self.lock();
         if let Some(known) = all.get(&migration) {
             return Ok(Arc::clone(known));
@@ -102,6 +103,11 @@ impl Arrivals {
         if all.len() >= node.options().limits.programs {
             return Err("too many programs are on their way here".to_owned());
         }
+        let limit = match message.step {
+            MigrationStep::Offer { .. } => node.options().limits.remembered,
+            // What was accepted before rests, and nobody else may have it.
+            _ => node.options().limits.remembered.saturating_mul(2),
+        };
         let kept = node.records().arriving(migration);
         let kept = kept.map_err(|error| format!("the node cannot read its records: {error}"))?;
         let (target, from) = match kept {
@@ -116,14 +122,12 @@ impl Arrivals {
                 }
                 (target, PublicKey::from_bytes(kept.from))
             }
-            None if node.records().remembered().count(&from)
-                >= node.options().limits.remembered =>
-            {
+            None if node.records().remembered().count(&from) >= limit => {
                 return Err(format!(
                     "of {} programs of node {from} it is remembered here what became of them, which is \
                      all that may be: they run here, that node has not said that it knows, or an older \
                      connection of its is open",
-                    node.options().limits.remembered
+                    limit
                 ));
             }
             None => (MigrationTarget::new(migration), from),
@@ -288,7 +292,7 @@ pub(super) fn step(
 ) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
     let mut changes = changes;
     loop {
-        let arrival = match node.arrivals().find(node, peer, offer, message.migration) {
+        let arrival = match node.arrivals().find(node, peer, offer, &message) {
             Ok(arrival) => arrival,
             Err(why) => return (Err(why), None),
         };

@@ -19,9 +19,12 @@ pub(super) struct MoveControl {
 
 #[derive(Debug, Default)]
 struct MoveControlState {
-    reclaim: bool,
-    /// Why it cannot go on here as an operator has said.
-    refusal: Option<String>,
+    /// How often an operator has said that it goes on here.
+    words: u64,
+    /// The last of these words, until it was followed.
+    reclaim: Option<u64>,
+    /// Up to which of them it cannot go on here, and why.
+    refusal: Option<(u64, String)>,
     outcome: Option<Result<MigrateReport, String>>,
 }
 
@@ -48,26 +51,57 @@ impl MoveControl {
         waited.unwrap_or_else(PoisonError::into_inner).0.outcome.clone()
     }
 
-    pub(super) fn is_reclaimed(&self) -> bool {
+    /// An operator's word that the program goes on here, by its number.
+    pub(super) fn word(&self) -> Option<u64> {
         self.lock().reclaim
     }
 
-    pub(super) fn refuse(&self, why: String) {
+    pub(super) fn refuse(&self, word: u64, why: String) {
         let mut state = self.lock();
-        (state.reclaim, state.refusal) = (false, Some(why));
+        state.reclaim = state.reclaim.filter(|reclaim| *reclaim > word);
+        state.refusal = Some((word, why));
     }
 
-    /// Why the program cannot go on here as an operator has said, if that is so.
-    pub(super) fn refusal(&self) -> Option<String> {
-        self.lock().refusal.take()
+    /// Why the program cannot go on here as this word says, if that is so.
+    pub(super) fn refusal(&self, word: u64) -> Option<String> {
+        let refusal = self.lock().refusal.clone();
+        refusal.filter(|(refused, _)| *refused >= word).map(|(_, why)| why)
     }
 
-    /// Has the program go on here, by an operator's word.
-    pub(super) fn reclaim(&self) {
-        {
+    /// Has the program go on here, by an operator's word. Returns its number.
+    pub(super) fn reclaim(&self) -> u64 {
+        let word = {
             let mut state = self.lock();
-            (state.reclaim, state.refusal) = (true, None);
-        }
+            state.words += 1;
+            state.reclaim = Some(state.words);
+            state.words
+        };
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_of_an_operator_has_its_own_answer() {
+        let control = MoveControl::new().unwrap();
+        let first = control.reclaim();
+        assert_eq!((control.word(), control.refusal(first)), (Some(first), None));
+        // While it is looked whether that is possible.
+        let second = control.reclaim();
+        control.refuse(first, "there is no room".to_owned());
+        assert_eq!(control.word(), Some(second), "it is looked again");
+        for _ in 0..2 {
+            assert_eq!(control.refusal(first).unwrap(), "there is no room");
+        }
+        assert_eq!(control.refusal(second), None);
+        control.refuse(second, "nor now".to_owned());
+        assert_eq!(
+            (control.word(), control.refusal(second).unwrap()),
+            (None, "nor now".to_owned())
+        );
     }
 }

@@ -25,7 +25,7 @@ use super::kept::{self, KeptImage};
 use super::move_control::MoveControl;
 use super::move_report::MigrateReport;
 use super::needs::ProgramNeeds;
-use super::node::{ProgramAgain, ProgramNode};
+use super::node::{NotAgain, ProgramNode};
 use super::program::{AfterRest, NodeGuest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::records::LeavingRecord;
 use super::sending::{ChangesSending, send_state};
@@ -141,7 +141,7 @@ pub(super) fn go_on(
     let image = match record.source.state {
         SourceState::HandedOver { image, .. } => Some(image),
         // Its name is there until it is known whose the program is.
-        _ => named_image(node, migration),
+        _ => named_image(node, migration)?,
     };
     let (source, outputs) = MigrationSource::restore(record.source.clone(), knows);
     for output in outputs {
@@ -178,9 +178,16 @@ pub(super) fn go_on(
 }
 
 /// What was handed over, if that has its name.
-pub(super) fn named_image(node: &ProgramNode, migration: MigrationId) -> Option<ContentHash> {
+///
+/// # Errors
+/// If that cannot be read.
+pub(super) fn named_image(
+    node: &ProgramNode,
+    migration: MigrationId,
+) -> Result<Option<ContentHash>, String> {
     let ProgramNodeOptions { images, key, .. } = node.options();
-    images.find(&kept::moving_name(&key.public(), migration)).ok()
+    let names = images.names().map_err(|error| error.to_string())?;
+    Ok(names.get(&kept::moving_name(&key.public(), migration)).copied())
 }
 
 /// Bytes of what a snapshot was saved as: of pages, and of what lies among them.
@@ -412,19 +419,17 @@ impl MovingProgram {
         if is_lost {
             return Err("the connection with the target is lost".to_owned());
         }
+        self.program.hand_over(self.to)?;
         let outputs = self.source.handle(SourceInput::HandOver { image, token: Vec::new() }, now());
-        self.program.set_phase(ProgramPhase::HandedOver { to: *self.to.as_bytes() });
         let kept = self.carry_out(outputs);
-        // Also if a record could not be kept, so that nothing was sent.
+        // Also if a record could not be kept: then nothing was sent.
         self.take_link_back();
+        kept?;
         if !matches!(self.source.state(), SourceState::HandedOver { .. }) {
             return Err("it was withdrawn".to_owned());
         }
         self.report.sending = self.rest() - self.report.pause();
-        // From now on only an operator's word makes it go on here, whatever has failed.
-        if let Err(error) = kept {
-            (options.say)(&format!("program {}: {error}", self.program.name));
-        }
+        // From now on only an operator's word makes it go on here, whatever fails.
         Ok(())
     }
 
@@ -440,12 +445,12 @@ impl MovingProgram {
         let images = &self.node.options().images;
         let failed = |error: ImageError| error.to_string();
         // It is held until it has a name.
-        let held = self.unsaved.take().map(|bytes| images.adopt(bytes)).transpose();
+        let held = self.unsaved.clone().map(|bytes| images.adopt(bytes)).transpose();
         let _held = held.map_err(failed)?;
         let Some(image) = self.image else { return Ok(()) };
         // Collection spares it as long as it has a name.
         images.set_name(&self.image_name(), image).map_err(failed)?;
-        self.is_named = true;
+        (self.unsaved, self.is_named) = (None, true);
         Ok(())
     }
 
@@ -496,15 +501,11 @@ impl MovingProgram {
     /// Waits until it is known whose the program is.
     fn settle(mut self) {
         let outcome = loop {
-            if self.control.is_reclaimed() {
-                // As long as it cannot go on here, it is not said that it does.
-                match self.ready_again() {
-                    Ok(again) => {
-                        let outputs = self.source.handle(SourceInput::OperatorGoesOn, now());
-                        let _ = self.carry_out(outputs);
-                        break self.go_on_here(again);
-                    }
-                    Err(why) => self.control.refuse(why),
+            if let Some(word) = self.control.word() {
+                match self.reclaim() {
+                    Ok(()) => break Err("an operator has said that it goes on where it was".into()),
+                    Err(NotAgain::Gone(why)) => break Err(why),
+                    Err(NotAgain::NotNow(why)) => self.control.refuse(word, why),
                 }
             }
             // Most targets answer at once.
@@ -537,6 +538,11 @@ impl MovingProgram {
                     // It has all of it.
                     (self.unsaved, self.spent) = (None, None);
                     let is_recorded = self.settle_notes();
+                    // Of one of a process that has ended, no thread says so.
+                    let over = self.program.came_by().map(|came_by| self.node.over(came_by));
+                    if let Some(Err(error)) = over {
+                        (self.node.options().say)(&error);
+                    }
                     self.say_known(is_recorded);
                     let (name, to, mut report) = (&self.program.name, self.to, self.report);
                     if self.rests_since.is_some() {
@@ -681,24 +687,36 @@ impl MovingProgram {
         outcome
     }
 
-    /// What goes on here if an operator says so: nothing, if its thread is still there.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    fn ready_again(&self) -> Result<Option<ProgramAgain>, String> {
-        let is_gone = self.program.has_no_thread();
-        is_gone.then(|| self.node.ready_again(&self.program, self.image)).transpose()
-    }
-
-    /// An operator has said that the program goes on here.
-    fn go_on_here(&mut self, again: Option<ProgramAgain>) -> Result<MigrateReport, String> {
+    /// An operator has said that the program goes on here. As long as it cannot, that is said nowhere.
+    fn reclaim(&mut self) -> Result<(), NotAgain> {
+        let has_thread = !self.program.has_no_thread();
+        let again = match has_thread {
+            true => Ok(None),
+            false => self.node.ready_again(&self.program, self.image).map(Some),
+        };
+        if let Err(NotAgain::NotNow(why)) = again {
+            return Err(NotAgain::NotNow(why));
+        }
+        // Else the next process would hand it over again.
+        let (SourceState::HandedOver { .. } | SourceState::Declined) = self.source.state() else {
+            return Err(NotAgain::NotNow("it is known whose it is".to_owned()));
+        };
+        let (migration, epoch) = (self.migration, self.source.epoch());
+        let record = self.record(SourceRecord { migration, epoch, state: SourceState::GoesOn });
+        let kept = self.node.records().keep_leaving(&record);
+        kept.map_err(|error| NotAgain::NotNow(cannot_keep(error)))?;
+        let outputs = self.source.handle(SourceInput::OperatorGoesOn, now());
+        let _ = self.carry_out(outputs);
         let _ = self.node.records().forget_leaving(self.migration);
-        match again {
+        let outcome = again.map(|again| match again {
             None => self.resume(),
             Some(again) => self.node.go_on_with(&self.program, again),
+        });
+        if let Err(NotAgain::Gone(why)) = &outcome {
+            self.program.set_phase(ProgramPhase::Lost(shortened(why.clone())));
         }
         self.remove_name();
-        Err("an operator has said that it goes on where it was".to_owned())
+        outcome
     }
 
     fn resume(&self) {
@@ -833,7 +851,7 @@ impl MovingProgram {
                     let waited = link.duplex.wait(&[self.control.signal.as_fd()], Some(until));
                     waited.map_err(|error| format!("cannot wait: {error}"))?;
                     let is_asked = rustix::io::read(&self.control.signal, &mut [0; 8]).is_ok();
-                    if is_asked && self.control.is_reclaimed() {
+                    if is_asked && self.control.word().is_some() {
                         return Ok(Vec::new());
                     }
                 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pagefork::LoadOptions;
-use pagefork_image::{ContentHash, PublicKey, TrustedKeys, check_name};
+use pagefork_image::{ContentHash, ImageError, PublicKey, TrustedKeys, check_name};
 use pagefork_postcopy::{KnownRecords, MigrationId, SourceRecord, SourceState, TargetState};
 
 use crate::fetch::fetch_image;
@@ -157,6 +157,20 @@ pub(super) struct ProgramAgain {
     parked: ParkedProgram,
 }
 
+/// Why a program does not go on here, though an operator has said so.
+pub(super) enum NotAgain {
+    /// It never can.
+    Gone(String),
+    /// It may, if the operator says it again.
+    NotNow(String),
+}
+
+impl From<String> for NotAgain {
+    fn from(why: String) -> Self {
+        Self::NotNow(why)
+    }
+}
+
 /// A program that has a place.
 #[derive(Clone, Debug)]
 enum KnownProgram {
@@ -208,7 +222,7 @@ impl ProgramNode {
             let LeavingRecord { source, program: id, name, to, is_over } = &record;
             let mut state = left_behind(source, knows);
             if source.state == SourceState::Accepted
-                && moving::named_image(self, source.migration).is_none()
+                && moving::named_image(self, source.migration)?.is_none()
             {
                 // Nothing is here that could go on.
                 state = SourceState::GoesOn;
@@ -520,10 +534,10 @@ impl ProgramNode {
         let Some(control) = control.filter(|_| is_open) else {
             return Err("it was not handed over, or it is known whose it is".to_owned());
         };
-        control.reclaim();
+        let word = control.reclaim();
         let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {
-            if let Some(why) = control.refusal() {
+            if let Some(why) = control.refusal(word) {
                 return Err(why);
             }
             match program.phase() {
@@ -546,10 +560,14 @@ impl ProgramNode {
         &self,
         program: &Arc<NodeProgram>,
         image: Option<ContentHash>,
-    ) -> Result<ProgramAgain, String> {
+    ) -> Result<ProgramAgain, NotAgain> {
         let options = self.options();
-        let image = image.ok_or("what was handed over is not known any more")?;
-        let found = options.images.load(image).map_err(|error| error.to_string())?;
+        let gone = || NotAgain::Gone("what was handed over is not known any more".to_owned());
+        let image = image.ok_or_else(gone)?;
+        let found = options.images.load(image).map_err(|error| match error {
+            ImageError::NotFound { .. } => NotAgain::Gone(error.to_string()),
+            error => NotAgain::NotNow(error.to_string()),
+        })?;
         let load = LoadOptions::new().trust(TrustedKeys::from_iter([options.image_key.public()]));
         let (snapshot, pages) = self.host().load(FoundImage::Here(found), load)?;
         let (record, wasi) = arriving::moving(&snapshot)?;

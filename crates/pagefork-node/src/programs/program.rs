@@ -288,6 +288,21 @@ impl NodeProgram {
         }
     }
 
+    /// It rests, and is to be its target's.
+    ///
+    /// # Errors
+    /// If it has ended meanwhile, or was told to: it is handed over to nobody then.
+    pub(super) fn hand_over(&self, to: PublicKey) -> Result<(), String> {
+        let mut life = self.life();
+        if life.is_over || life.stop.is_some() {
+            return Err("it has ended".to_owned());
+        }
+        life.phase = ProgramPhase::HandedOver { to: *to.as_bytes() };
+        drop(life);
+        self.streams.tell_client();
+        Ok(())
+    }
+
     /// It stays.
     pub(super) fn end_move(&self) {
         let mut life = self.life();

@@ -182,14 +182,14 @@ impl MoveRecords {
 
     pub(super) fn keep_arriving(&self, record: &ArrivingRecord) -> io::Result<()> {
         let _changing = self.changing();
-        self.remember(record);
         let kept = self.keep(record.target.migration, "arriving", record);
         if kept.is_err() && record.target.state == TargetState::Own {
             // It may be there all the same, and the program is not. None was there before.
             let _ = remove(&self.path(record.target.migration, "arriving"));
-            self.remembered().forget(record.target.migration);
         }
-        kept
+        kept?;
+        self.remember(record);
+        Ok(())
     }
 
     /// Changes a record that says whose a program is, and brings it to the disk, if anybody needs it then.
@@ -219,8 +219,9 @@ impl MoveRecords {
 
     /// As [`Self::keep_arriving`], without waiting for a disk.
     pub(super) fn note_arriving(&self, record: &ArrivingRecord) -> io::Result<()> {
+        self.note(record.target.migration, "arriving", record)?;
         self.remember(record);
-        self.note(record.target.migration, "arriving", record)
+        Ok(())
     }
 
     /// What was kept last, as far as that is known.

@@ -582,6 +582,21 @@ fn a_program_that_was_taken_is_its_targets_though_that_cannot_be_recorded() {
 }
 
 #[test]
+fn a_program_that_was_told_to_stop_is_handed_over_to_nobody() {
+    let (node, _) = node("stopped", Transport::Tls);
+    node.start(&talking()).unwrap();
+    let program = node.find("talking").unwrap();
+    let to = SecretKey::from_seed([3; 32]).public();
+    program.at_rest(Duration::from_secs(60), |_| (AfterRest::Rests, ())).unwrap();
+    program.hand_over(to).unwrap();
+    assert!(matches!(program.phase(), ProgramPhase::HandedOver { .. }));
+    program.set_phase(ProgramPhase::Moving { to: *to.as_bytes() });
+    program.stop("it is a test", Duration::from_secs(60));
+    program.hand_over(to).unwrap_err();
+    assert!(matches!(program.phase(), ProgramPhase::Ended(ProgramEnd::Stopped(_))));
+}
+
+#[test]
 fn a_connection_counts_until_all_is_done_that_was_asked_for_over_it() {
     let (node, peer) = node("counts", Transport::Tls);
     node.start(&talking()).unwrap();

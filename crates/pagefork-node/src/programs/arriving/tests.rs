@@ -253,8 +253,16 @@ fn what_was_decided_stays_recorded_though_its_source_is_gone() {
 impl OnItsWay {
     /// Hands over what is none, which is declined.
     fn decline(&self, migration: u8) -> Result<Vec<MigrationMessage>, String> {
-        let (migration, image) = (MigrationId([migration; 16]), ContentHash::of(b"nothing"));
-        let step = MigrationStep::HandOver { image, token: Vec::new() };
+        let image = ContentHash::of(b"nothing");
+        self.try_step(migration, MigrationStep::HandOver { image, token: Vec::new() })
+    }
+
+    fn try_step(
+        &self,
+        migration: u8,
+        step: MigrationStep,
+    ) -> Result<Vec<MigrationMessage>, String> {
+        let migration = MigrationId([migration; 16]);
         let message = MigrationMessage { migration, epoch: 0, step };
         super::step(&self.target, key().public(), &self.offer, message, None).0
     }
@@ -278,10 +286,15 @@ fn what_became_of_programs_is_remembered_until_their_source_knows_and_of_so_many
     for migration in 1..3 {
         way.decline(migration).unwrap();
     }
-    let refused = way.decline(3).unwrap_err();
+    let offer = MigrationStep::Offer { instance: "waiting".to_owned() };
+    let refused = way.try_step(3, offer).unwrap_err();
     assert!(refused.contains("of 2 programs"), "{refused}");
+    // What was accepted before, when there was room.
+    (3..5).for_each(|migration| drop(way.decline(migration).unwrap()));
+    let refused = way.decline(5).unwrap_err();
+    assert!(refused.contains("of 4 programs"), "{refused}");
     way.decline(2).expect("it is remembered, and may be asked for again");
-    assert!(way.record(3).is_none());
+    assert!(way.record(5).is_none());
 
     way.known(SecretKey::from_seed([9; 32]).public(), 1);
     drop(connection);
@@ -292,7 +305,7 @@ fn what_became_of_programs_is_remembered_until_their_source_knows_and_of_so_many
     assert!(way.record(1).is_some(), "an older connection may have it handed over again");
     drop(older);
     assert!(way.record(1).is_none() && way.record(2).is_some());
-    way.decline(3).expect("there is room");
+    way.decline(5).expect("there is room");
 }
 
 #[test]
