@@ -124,10 +124,9 @@ impl Arrivals {
             }
             None if node.records().remembered().count(&from) >= limit => {
                 return Err(format!(
-                    "of {} programs of node {from} it is remembered here what became of them, which is \
+                    "of {limit} programs of node {from} it is remembered here what became of them, which is \
                      all that may be: they run here, that node has not said that it knows, or an older \
-                     connection of its is open",
-                    limit
+                     connection of its is open"
                 ));
             }
             None => (MigrationTarget::new(migration), from),

@@ -411,22 +411,29 @@ fn what_a_client_asks_about_makes_no_answer_too_long() {
     }
 }
 
+/// Has a program rest, so that who stops it waits, until what is returned is called.
+fn have_rest(program: Arc<NodeProgram>) -> impl FnOnce() {
+    let (started, has_started) = mpsc::channel();
+    let (ends, may_end) = mpsc::channel();
+    let long = move |_: &mut ReadyProgram| {
+        started.send(()).unwrap();
+        may_end.recv().unwrap();
+        (AfterRest::GoesOn, ())
+    };
+    let rests = thread::spawn(move || program.at_rest(Duration::from_secs(60), long).unwrap());
+    has_started.recv().unwrap();
+    move || {
+        ends.send(()).unwrap();
+        rests.join().unwrap();
+    }
+}
+
 #[test]
 fn what_waits_for_something_that_is_being_done_stays_with_the_client() {
     for transport in TRANSPORTS {
         let (node, peer) = node("waits", transport);
         node.start(&talking()).unwrap();
-        let program = node.find("talking").unwrap();
-        let (started, has_started) = mpsc::channel();
-        let (ends, may_end) = mpsc::channel();
-        let long = move |_: &mut ReadyProgram| {
-            started.send(()).unwrap();
-            may_end.recv().unwrap();
-            (AfterRest::GoesOn, ())
-        };
-        let patience = Duration::from_secs(60);
-        let rests = thread::spawn(move || program.at_rest(patience, long).unwrap());
-        has_started.recv().unwrap();
+        let go_on = have_rest(node.find("talking").unwrap());
         let mut link = link(&peer);
         link.push(&ClientRequest::Stop { program: "talking".to_owned() });
         for _ in 0..(128 << 20) / PART {
@@ -444,8 +451,7 @@ fn what_waits_for_something_that_is_being_done_stays_with_the_client() {
             assert!(sent < 64 << 20, "{transport:?}: {sent} bytes are with the node");
             thread::sleep(Duration::from_millis(1));
         }
-        ends.send(()).unwrap();
-        rests.join().unwrap();
+        go_on();
         assert_eq!(next(&mut link), Some(NodeReply::Done), "it has stopped");
     }
 }
@@ -600,18 +606,7 @@ fn a_program_that_was_told_to_stop_is_handed_over_to_nobody() {
 fn a_connection_counts_until_all_is_done_that_was_asked_for_over_it() {
     let (node, peer) = node("counts", Transport::Tls);
     node.start(&talking()).unwrap();
-    let program = node.find("talking").unwrap();
-    let (started, has_started) = mpsc::channel();
-    let (ends, may_end) = mpsc::channel();
-    let long = move |_: &mut ReadyProgram| {
-        started.send(()).unwrap();
-        may_end.recv().unwrap();
-        (AfterRest::GoesOn, ())
-    };
-    let patience = Duration::from_secs(60);
-    let waiting = Arc::clone(&program);
-    let rests = thread::spawn(move || waiting.at_rest(patience, long).unwrap());
-    has_started.recv().unwrap();
+    let go_on = have_rest(node.find("talking").unwrap());
     let mut link = attached_to(&peer, "talking", 1);
     link.push(&ClientRequest::Stop { program: "talking".to_owned() });
     link.turn_out().unwrap();
@@ -620,14 +615,13 @@ fn a_connection_counts_until_all_is_done_that_was_asked_for_over_it() {
     let until = |what: &str, is_so: &dyn Fn() -> bool| {
         let begun = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < patience, "{what}");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
             thread::sleep(Duration::from_millis(1));
         }
     };
     until("it is believed to be there", &|| !node.programs()[0].is_attached);
     assert_eq!(node.records().remembered().connections(), 1, "the program is being stopped");
-    ends.send(()).unwrap();
-    rests.join().unwrap();
+    go_on();
     until("it counts for ever", &|| node.records().remembered().connections() == 0);
 }
 
