@@ -46,7 +46,8 @@ pub struct ServeOptions {
     pub observe: Arc<dyn Fn(&ServeEvent) + Send + Sync>,
     /// What runs programs, if this node does. It knows who may use it.
     pub programs: Option<ProgramNode>,
-    /// Connections at once, of people who are not known yet, too: others are closed.
+    /// Connections at once, of people who are not known yet, too: others are closed. One that has ended counts until
+    /// what was asked for over it is done.
     pub connections_max: usize,
     /// How long it waits for a peer.
     pub times: NodeTimes,

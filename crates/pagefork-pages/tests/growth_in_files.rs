@@ -222,6 +222,29 @@ fn what_is_given_back_takes_no_memory_and_reads_zero_at_its_edges_too() {
     }
 }
 
+/// A huge page of a file in memory would be mapped as a whole, also beyond the file's end.
+#[test]
+fn what_memories_grow_by_has_no_huge_pages() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage/shmem_enabled").exists() {
+        return;
+    }
+    for kind in ResetKind::ALL {
+        let case = two();
+        let mut slot = case.spawn(&by(kind));
+        for _ in 0..2 {
+            let maps = attributes(&slot);
+            let grown: Vec<_> = maps.iter().filter(|map| map.file == "growth").collect();
+            assert_eq!(grown.len(), 2, "{kind}");
+            for map in grown {
+                assert!(map.flags.split(' ').any(|flag| flag == "nh"), "{kind}: {map:?}");
+            }
+            slot.enter();
+            slot.grow_memory(1, 2 * WASM_PAGE).unwrap();
+            slot.reset().unwrap();
+        }
+    }
+}
+
 #[test]
 fn address_space_maps_and_descriptors_are_given_back() {
     in_own_process("address_space_maps_and_descriptors_are_given_back", || {

@@ -289,6 +289,10 @@ pub(super) fn step(
     message: MigrationMessage,
     changes: Option<(Vec<u8>, ComingGroups)>,
 ) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
+    // All that is recorded has it.
+    if let Err(error) = check_name(&offer.name) {
+        return (Err(error.to_string()), None);
+    }
     let mut changes = changes;
     loop {
         let arrival = match node.arrivals().find(node, peer, offer, &message) {
@@ -448,8 +452,7 @@ impl ArrivingProgram {
     /// Whether the program could run here.
     fn would_take(&self, node: &ProgramNode, epoch: u64) -> Result<PlaceOfArrival, String> {
         source(node.options(), &self.from)?;
-        let MoveOffer { program, name, directories, signer, .. } = &self.offer;
-        check_name(name).map_err(|error| error.to_string())?;
+        let MoveOffer { program, directories, signer, .. } = &self.offer;
         let signer = PublicKey::from_bytes(*signer);
         if !node.options().peers.signers()?.contains(&signer) {
             return Err(format!(

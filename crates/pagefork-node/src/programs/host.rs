@@ -1,5 +1,6 @@
 //! How a program begins at a node: from a module, or from an image.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -237,6 +238,10 @@ impl ProgramHost {
             let at = variable.iter().position(|byte| *byte == b'=').filter(|at| *at > 0);
             let at = at.ok_or("a variable is no `name=value`")?;
             builder.env(&variable[..at], &variable[at + 1..]);
+        }
+        let mut named = BTreeSet::new();
+        if let Some(twice) = start.directories.iter().find(|name| !named.insert(*name)) {
+            return Err(format!("directory {twice:?} is asked for twice"));
         }
         let names = start.directories.iter().map(|name| (&name[..], Permissions::ReadWrite));
         self.share(&mut builder, names)?;

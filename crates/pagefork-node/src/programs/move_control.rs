@@ -44,6 +44,12 @@ impl MoveControl {
         self.changed.notify_all();
     }
 
+    /// Nothing has come of it, unless something has.
+    pub(super) fn end_without(&self, why: &str) {
+        self.lock().outcome.get_or_insert_with(|| Err(why.to_owned()));
+        self.changed.notify_all();
+    }
+
     /// What has come of it, if that is known in time.
     pub(super) fn outcome(&self, patience: Duration) -> Option<Result<MigrateReport, String>> {
         let waits = |state: &mut MoveControlState| state.outcome.is_none();

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::{SaveOptions, Snapshot};
-use pagefork_image::{ContentHash, ImageError, PublicKey, copy_image};
+use pagefork_image::{ContentHash, ImageError, PublicKey};
 use pagefork_postcopy::{
     KnownRecords, MigrationId, MigrationSource, MigrationStep, SourceInput, SourceOutput,
     SourceRecord, SourceState,
@@ -32,7 +32,8 @@ use super::sending::{ChangesSending, send_state};
 use super::wire::{
     ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace, shortened,
 };
-use crate::watched::{ToldGroups, WatchedImages};
+
+mod second;
 
 /// Between two attempts to reach a node again that may have a program.
 const RETRY: Duration = Duration::from_millis(300);
@@ -109,8 +110,10 @@ pub(super) fn begin(
         source,
         link: None,
         sending: None,
+        granted: Vec::new(),
         image: None,
         unsaved: None,
+        said: None,
         is_named: false,
         noted: None,
         needs: None,
@@ -119,13 +122,15 @@ pub(super) fn begin(
         report: MigrateReport::default(),
     };
     program.begin_move(to)?;
+    // It may be over as soon as it begins.
+    node.note_move(program.id, &control);
     let thread = thread::Builder::new().name("pagefork-move".to_owned());
     let started = thread.spawn(move || moving.run(outputs));
     if let Err(error) = started {
+        node.forget_move(program.id, &control);
         program.end_move();
         return Err(format!("cannot start a thread: {error}"));
     }
-    node.note_move(program.id, &control);
     Ok(control)
 }
 
@@ -144,10 +149,13 @@ pub(super) fn go_on(
         _ => named_image(node, migration)?,
     };
     let (source, outputs) = MigrationSource::restore(record.source.clone(), knows);
+    // It may have been noted alone.
+    let mut noted = Some(record.clone());
     for output in outputs {
         if let SourceOutput::Record(source) = output {
             let record = LeavingRecord { source, ..record.clone() };
             node.records().keep_leaving(&record).map_err(cannot_keep)?;
+            noted = None;
         }
     }
     let moving = MovingProgram {
@@ -161,11 +169,14 @@ pub(super) fn go_on(
         source,
         link: None,
         sending: None,
+        // By its name.
+        granted: image.into_iter().collect(),
         image,
         unsaved: None,
+        said: None,
         // Its process has seen to that, if it could.
         is_named: true,
-        noted: None,
+        noted,
         needs: None,
         rests_since: None,
         spent: None,
@@ -215,10 +226,14 @@ struct MovingProgram {
     link: Option<NodeLink>,
     /// Has the connection, until what is handed over is on its way.
     sending: Option<ChangesSending>,
+    /// What the target may fetch of it.
+    granted: Vec<ContentHash>,
     /// What was handed over.
     image: Option<ContentHash>,
     /// Its bytes, as long as nothing but this process has them, and perhaps the target.
     unsaved: Option<Arc<Vec<u8>>>,
+    /// Why what is to be on the disk is not there, as it was said last.
+    said: Option<String>,
     /// What was handed over has a name in the store.
     is_named: bool,
     /// A record that need not be on the disk yet.
@@ -242,6 +257,13 @@ enum MoveEvent {
     Declined(String),
 }
 
+impl Drop for MovingProgram {
+    /// Who waits for it waits no longer, also if it panics.
+    fn drop(&mut self) {
+        self.control.end_without("the node has failed");
+    }
+}
+
 impl MovingProgram {
     fn run(mut self, outputs: Vec<SourceOutput>) {
         match self.until_handed_over(outputs) {
@@ -251,13 +273,15 @@ impl MovingProgram {
                 let outputs = self.source.handle(SourceInput::Withdraw, now());
                 let _ = self.carry_out(outputs);
                 self.take_link_back();
+                let _ = self.node.records().forget_leaving(self.migration);
+                // From when it goes on, it may move again.
+                self.revoke_but(None);
+                self.node.forget_move(self.program.id, &self.control);
+                self.resume();
                 if let Some(link) = &mut self.link {
                     let _ = link.duplex.end();
                 }
-                let _ = self.node.records().forget_leaving(self.migration);
-                self.node.revoke(&self.to, self.program.id);
                 self.remove_name();
-                self.resume();
                 self.control.end(Err(why));
             }
         }
@@ -310,7 +334,7 @@ impl MovingProgram {
                 save = save.delta_of(parent);
             }
             let image = snapshot.save(&options.images, save).map_err(failed)?;
-            self.node.grant(self.to, self.program.id, image);
+            self.grant(image);
             if let (Some(link), Some(stored), Some(_)) =
                 (&mut self.link, snapshot.stored_image(), &parent)
             {
@@ -410,7 +434,7 @@ impl MovingProgram {
         }
         self.report.changes = captured.size();
         self.report.saving = self.rest() - self.report.pause();
-        self.node.grant(self.to, self.program.id, image);
+        self.grant(image);
         // A target that is gone by now is no reason to wait for an operator.
         let is_lost = match &self.sending {
             Some(sending) => sending.is_lost(),
@@ -454,6 +478,19 @@ impl MovingProgram {
         Ok(())
     }
 
+    /// Has the target fetch an image.
+    fn grant(&mut self, image: ContentHash) {
+        self.node.grant(self.to, self.program.id, image);
+        self.granted.push(image);
+    }
+
+    /// The target fetches no other image by this move. The program may have come back and move there again.
+    fn revoke_but(&mut self, kept: Option<ContentHash>) {
+        for image in self.granted.extract_if(.., |image| Some(*image) != kept) {
+            self.node.revoke_image(&self.to, self.program.id, image);
+        }
+    }
+
     /// Nobody needs what was to be handed over.
     fn remove_name(&mut self) {
         if std::mem::take(&mut self.is_named)
@@ -472,21 +509,27 @@ impl MovingProgram {
     }
 
     /// Brings to the disk what was only noted. A program that rests does not wait for it. Returns whether all of it is
-    /// there.
+    /// there; what is not is tried again.
     fn settle_notes(&mut self) -> bool {
         let saved = match self.unsaved {
             Some(_) => self.save_handed_over(),
             None => Ok(()),
         };
-        let kept = self
-            .noted
-            .take()
-            .map_or(Ok(()), |noted| self.node.records().keep_leaving(&noted).map_err(cannot_keep));
+        let kept = match &self.noted {
+            Some(noted) => self.node.records().keep_leaving(noted).map_err(cannot_keep),
+            None => Ok(()),
+        };
+        if kept.is_ok() {
+            self.noted = None;
+        }
         let settled = saved.and(kept);
-        if let Err(error) = &settled {
+        if let Err(error) = &settled
+            && self.said.as_ref() != Some(error)
+        {
             (self.node.options().say)(&format!("program {}: {error}", self.program.name));
         }
-        settled.is_ok()
+        self.said = settled.err();
+        self.said.is_none()
     }
 
     /// How long the program has rested so far.
@@ -510,10 +553,11 @@ impl MovingProgram {
             }
             // Most targets answer at once.
             let is_early = self.link.is_some() && self.rest() < EARLY;
-            self.spent.take_if(|_| !is_early);
             if !is_early || self.unsaved.is_none() {
                 self.settle_notes();
             }
+            // What is to be saved stands on them.
+            self.spent.take_if(|_| !is_early && self.unsaved.is_none());
             let is_early = is_early && (self.unsaved.is_some() || self.spent.is_some());
             let events = match self.link {
                 Some(_) if is_early => match self.next_events(EARLY) {
@@ -521,7 +565,10 @@ impl MovingProgram {
                     events => events,
                 },
                 Some(_) => self.next_events(Duration::MAX),
-                None if matches!(self.source.state(), SourceState::HandedOver { .. }) => {
+                // What is not in the store cannot be asked for.
+                None if matches!(self.source.state(), SourceState::HandedOver { .. })
+                    && self.unsaved.is_none() =>
+                {
                     let outputs = self.source.handle(SourceInput::Connected, now());
                     self.carry_out_connected(outputs)
                 }
@@ -563,7 +610,8 @@ impl MovingProgram {
                             let said = format!("the target has declined it: {why:?}");
                             self.program.set_phase(ProgramPhase::Declined { to, why });
                             self.control.end(Err(said));
-                            self.say_known(true);
+                            let is_recorded = self.settle_notes();
+                            self.say_known(is_recorded);
                             if let Some(mut link) = self.link.take() {
                                 let _ = link.duplex.end();
                             }
@@ -583,10 +631,10 @@ impl MovingProgram {
             // It may have gone on there before its pages were there.
             (SourceState::Taken, Some(image)) if self.is_named => {
                 let (name, holder, program) = (self.image_name(), self.to, self.program.id);
-                self.node.grant_alone(holder, program, image);
+                self.revoke_but(Some(image));
                 kept::keep(&self.node, KeptImage { name, image, holder, program });
             }
-            _ => self.node.revoke(&self.to, self.program.id),
+            _ => self.revoke_but(None),
         }
         self.control.end(outcome);
         self.node.forget_move(self.program.id, &self.control);
@@ -597,94 +645,12 @@ impl MovingProgram {
         let phase = ProgramPhase::Moved { to: *self.to.as_bytes() };
         let leaving = phase.clone();
         // Its thread may be of a process that has ended.
-        let left =
-            self.program.at_rest(self.options.patience, |_| (AfterRest::Leaves(leaving), ()));
+        let left = self.program.at_rest(PATIENCE_MAX, |_| (AfterRest::Leaves(leaving), ()));
         match left {
             // It can come back then.
             Ok(()) => self.program.wait_until_over(self.options.patience),
             Err(_) => self.program.set_phase(phase),
         }
-    }
-
-    /// What is to have the pages, too, if there are any to come.
-    fn second(&self) -> Option<SecondPlace> {
-        self.options.second.clone().filter(|_| self.options.rounds == 0)
-    }
-
-    /// Has the second place get all pages of what was handed over. Returns whether there is one.
-    ///
-    /// # Errors
-    /// Why it has not. The program is at its target all the same.
-    fn keep_at_second(&mut self) -> Result<bool, String> {
-        let (Some(second), Some(image)) = (self.second(), self.image) else { return Ok(false) };
-        if second == SecondPlace::Nowhere {
-            return Ok(false);
-        }
-        let stored = self.node.options().images.load(image);
-        let groups = stored.map(|stored| stored.chain().tip().group_count());
-        let groups = groups.map_err(|error| {
-            format!("it is at its target, but its pages are not at {second}: {error}")
-        })?;
-        self.program.begin_kept(groups);
-        let program = Arc::clone(&self.program);
-        let told: ToldGroups = Arc::new(move |read| {
-            // The last one counts when all of it is there.
-            program.set_kept(read.min(groups.saturating_sub(1)));
-        });
-        let outcome = match &second {
-            SecondPlace::Node(key) => self.keep_at_node(*key, image, told),
-            SecondPlace::Objects(url) => self.keep_in_place(url, image, told),
-            SecondPlace::Nowhere => Ok(()),
-        };
-        match outcome {
-            Ok(()) => {
-                self.program.set_kept(groups);
-                Ok(true)
-            }
-            Err(why) => {
-                let kept = self.program.kept().map(|kept| format!(" ({kept} were sent)"));
-                let kept = kept.unwrap_or_default();
-                Err(format!(
-                    "it is at its target, but its pages are not at {second}{kept}: {why}; until all of \
-                     them are at its target, it is lost if its source is"
-                ))
-            }
-        }
-    }
-
-    /// Puts all pages into an object store, where they have a name until the target has them.
-    fn keep_in_place(&self, url: &str, image: ContentHash, told: ToldGroups) -> Result<(), String> {
-        let options = self.node.options();
-        let place = options.place(url)?;
-        let name = kept::place_name(&options.key.public(), image);
-        let images = WatchedImages { images: &options.images, told };
-        let put = copy_image(&images, &*place.images, image);
-        put.and_then(|()| place.images.set_name(&name, image)).map_err(|error| error.to_string())
-    }
-
-    fn keep_at_node(
-        &self,
-        second: PublicKey,
-        image: ContentHash,
-        told: ToldGroups,
-    ) -> Result<(), String> {
-        let options = self.node.options();
-        self.node.grant(second, self.program.id, image);
-        self.node.watch(second, image, told);
-        let kept = || {
-            let peer = options.peers.with_key(&second);
-            let peer = peer.ok_or_else(|| format!("where node {second} is is not known"))?;
-            let link = NodeLink::connect(&peer, &options.key, &options.start.times.node);
-            let mut link = link.map_err(|error| error.to_string())?;
-            let (program, holder) = (self.program.id, *self.to.as_bytes());
-            let request = ClientRequest::Keep { image, program, holder };
-            let kept = link.ask(&request, "the second place of its pages");
-            kept.map(drop).map_err(|error| error.to_string())
-        };
-        let outcome = kept();
-        self.node.watch_no_more(second, image);
-        self.node.revoke(&second, self.program.id);
-        outcome
     }
 
     /// An operator has said that the program goes on here. As long as it cannot, that is said nowhere.
@@ -703,8 +669,15 @@ impl MovingProgram {
         };
         let (migration, epoch) = (self.migration, self.source.epoch());
         let record = self.record(SourceRecord { migration, epoch, state: SourceState::GoesOn });
-        let kept = self.node.records().keep_leaving(&record);
-        kept.map_err(|error| NotAgain::NotNow(cannot_keep(error)))?;
+        if let Err(error) = self.node.records().keep_leaving(&record) {
+            // It may be there all the same, and is not so.
+            let state = self.source.state().clone();
+            let before = self.record(SourceRecord { migration, epoch, state });
+            let records = self.node.records();
+            let undone = records.keep_leaving(&before).or_else(|_| records.note_leaving(&before));
+            self.noted = undone.is_err().then_some(before);
+            return Err(NotAgain::NotNow(cannot_keep(error)));
+        }
         let outputs = self.source.handle(SourceInput::OperatorGoesOn, now());
         let _ = self.carry_out(outputs);
         let _ = self.node.records().forget_leaving(self.migration);
@@ -722,8 +695,10 @@ impl MovingProgram {
     fn resume(&self) {
         self.program.end_move();
         self.program.streams.thaw();
-        // One that has ended does not rest.
-        let _ = self.program.at_rest(self.options.patience, |_| (AfterRest::GoesOn, ()));
+        // One that rests goes on at once, unless it has ended.
+        if self.rests_since.is_some() {
+            let _ = self.program.at_rest(PATIENCE_MAX, |_| (AfterRest::GoesOn, ()));
+        }
     }
 
     /// As [`Self::carry_out`], after it has connected.
@@ -755,8 +730,17 @@ impl MovingProgram {
             match output {
                 SourceOutput::Record(source) => {
                     let record = self.record(source);
-                    self.node.records().keep_leaving(&record).map_err(cannot_keep)?;
-                    self.noted = None;
+                    match self.node.records().keep_leaving(&record).map_err(cannot_keep) {
+                        // As long as that is nowhere recorded, the target is asked again by the next process.
+                        Err(error) if record.source.state == SourceState::Declined => {
+                            (self.node.options().say)(&error);
+                            self.noted = Some(record);
+                        }
+                        kept => {
+                            kept?;
+                            self.noted = None;
+                        }
+                    }
                 }
                 SourceOutput::Note(source) => {
                     let record = self.record(source);
@@ -843,6 +827,9 @@ impl MovingProgram {
                     );
                 }
                 None => {
+                    if self.program.is_over() {
+                        return Err("it has ended".to_owned());
+                    }
                     if until.is_some_and(|until| until <= Instant::now()) {
                         return Err("the target has not answered in time".to_owned());
                     }

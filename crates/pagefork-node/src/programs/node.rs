@@ -327,16 +327,6 @@ impl ProgramNode {
         self.moves().granted.entry((to, program)).or_default().insert(image);
     }
 
-    pub(super) fn revoke(&self, to: &PublicKey, program: ProgramId) {
-        self.moves().granted.remove(&(*to, program));
-    }
-
-    /// As [`Self::grant`], and no other image of the program any more.
-    pub(super) fn grant_alone(&self, to: PublicKey, program: ProgramId, image: ContentHash) {
-        self.moves().granted.insert((to, program), BTreeSet::from([image]));
-    }
-
-    /// As [`Self::revoke`], of one image.
     pub(super) fn revoke_image(&self, to: &PublicKey, program: ProgramId, image: ContentHash) {
         let mut moves = self.moves();
         if let Some(images) = moves.granted.get_mut(&(*to, program)) {
@@ -424,7 +414,7 @@ impl ProgramNode {
         id: ProgramId,
         epoch: u64,
     ) -> Result<PlaceOfArrival, String> {
-        let table = self.table();
+        let mut table = self.table();
         match table.get(&id) {
             Some(KnownProgram::Here(known)) if known.is_over() && known.travels().0 <= epoch => {}
             Some(KnownProgram::Here(known)) if known.is_over() => {
@@ -438,6 +428,7 @@ impl ProgramNode {
         if !moves.arriving.insert(id) {
             return Err("the program is on its way here already".to_owned());
         }
+        self.forget_ended(&mut table);
         Ok(PlaceOfArrival { node: self.clone(), id })
     }
 
@@ -647,9 +638,15 @@ impl ProgramNode {
 
     /// Keeps a place for a program that is about to begin.
     fn take_place(&self, id: ProgramId) -> Result<ProgramPlace<'_>, String> {
-        let limits = &self.options().limits;
         let mut table = self.table();
         self.check_room(&table, &self.moves())?;
+        self.forget_ended(&mut table);
+        table.insert(id, KnownProgram::Starting);
+        Ok(ProgramPlace { node: self, id })
+    }
+
+    /// Makes room for one more program that ends.
+    fn forget_ended(&self, table: &mut BTreeMap<ProgramId, KnownProgram>) {
         let ended = |known: &KnownProgram| match known {
             KnownProgram::Here(program) => program.is_over(),
             KnownProgram::Starting => false,
@@ -657,11 +654,10 @@ impl ProgramNode {
         let over: Vec<ProgramId> =
             table.iter().filter(|(_, known)| ended(known)).map(|(id, _)| *id).collect();
         // Those that are known longest have no order; which of them go does not matter.
-        for id in over.iter().take((over.len() + 1).saturating_sub(limits.ended)) {
+        let more = (over.len() + 1).saturating_sub(self.options().limits.ended);
+        for id in over.iter().take(more) {
             table.remove(id);
         }
-        table.insert(id, KnownProgram::Starting);
-        Ok(ProgramPlace { node: self, id })
     }
 
     /// All programs, those that have ended among them.

@@ -88,6 +88,10 @@ pub(super) struct MoveRecords {
     left: Mutex<BTreeMap<ProgramId, (u64, MigrationId)>>,
     /// One record that says whose a program is is changed at a time.
     changing: Mutex<()>,
+    /// Of programs that are not here, though a record may say so that could not be removed.
+    unsure: Mutex<BTreeSet<MigrationId>>,
+    /// The directory: nothing has to be opened to bring it to the disk.
+    handle: File,
     /// No other process of the node uses it.
     _lock: File,
 }
@@ -110,9 +114,9 @@ impl MoveRecords {
             TryLockError::WouldBlock => io::Error::other("another process of this node runs"),
             TryLockError::Error(error) => error,
         })?;
-        let (directory, boot) = (directory.to_owned(), boot()?);
-        let (remembered, left, changing) = <_>::default();
-        Ok(Self { directory, boot, remembered, left, changing, _lock: lock })
+        let (handle, directory, boot) = (File::open(directory)?, directory.to_owned(), boot()?);
+        let (remembered, left, changing, unsure) = <_>::default();
+        Ok(Self { directory, boot, remembered, left, changing, unsure, handle, _lock: lock })
     }
 
     /// Whose programs are remembered, after they came here or were declined.
@@ -185,10 +189,26 @@ impl MoveRecords {
         let kept = self.keep(record.target.migration, "arriving", record);
         if kept.is_err() && record.target.state == TargetState::Own {
             // It may be there all the same, and the program is not. None was there before.
-            let _ = remove(&self.path(record.target.migration, "arriving"));
+            self.unsure().insert(record.target.migration);
+            let _ = self.remove_unsure(record.target.migration);
         }
         kept?;
         self.remember(record);
+        Ok(())
+    }
+
+    fn unsure(&self) -> MutexGuard<'_, BTreeSet<MigrationId>> {
+        self.unsure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what may be there of a program that is not.
+    fn remove_unsure(&self, migration: MigrationId) -> io::Result<()> {
+        let mut unsure = self.unsure();
+        if unsure.contains(&migration) {
+            remove(&self.path(migration, "arriving"))?;
+            self.sync()?;
+            unsure.remove(&migration);
+        }
         Ok(())
     }
 
@@ -225,10 +245,14 @@ impl MoveRecords {
     }
 
     /// What was kept last, as far as that is known.
+    ///
+    /// # Errors
+    /// If it cannot be read; or it may say that a program is here which is not, and cannot be removed.
     pub(super) fn arriving(
         &self,
         migration: MigrationId,
     ) -> io::Result<Option<(ArrivingRecord, KnownRecords)>> {
+        self.remove_unsure(migration)?;
         self.read(&self.path(migration, "arriving"))
     }
 
@@ -337,7 +361,7 @@ impl MoveRecords {
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        self.handle.sync_all()
     }
 }
 
@@ -448,8 +472,33 @@ mod tests {
         fs::create_dir(&note).unwrap();
         records.keep_arriving(&record).unwrap_err();
         assert!(records.arriving(migration).unwrap().is_none(), "nobody has the program");
+        assert!(records.unsure().is_empty());
         assert_eq!(records.remembered().count(&PublicKey::from_bytes(from)), 0);
         fs::remove_dir(note).unwrap();
+        records.keep_arriving(&record).unwrap();
+        assert!(records.arriving(migration).unwrap().is_some());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn what_could_neither_be_kept_nor_removed_is_not_believed() {
+        let path = std::env::temp_dir().join(format!("pagefork-unsure-{}", std::process::id()));
+        let records = MoveRecords::open(&path).unwrap();
+        let migration = MigrationId([7; 16]);
+        let target = TargetRecord { migration, epoch: 1, state: TargetState::Own };
+        let record = ArrivingRecord::of(target, ProgramId([1; 16]), [3; 32]);
+        records.keep_arriving(&record).unwrap();
+        records.unsure().insert(migration);
+        let kept = records.path(migration, "arriving");
+        let elsewhere = path.join("elsewhere");
+        fs::rename(&kept, &elsewhere).unwrap();
+        // What is no file cannot be removed.
+        fs::create_dir(&kept).unwrap();
+        records.arriving(migration).unwrap_err();
+        records.change_arriving(migration, |_| ()).unwrap_err();
+        fs::remove_dir(&kept).unwrap();
+        fs::rename(&elsewhere, &kept).unwrap();
+        assert!(records.arriving(migration).unwrap().is_none(), "nobody has the program");
         records.keep_arriving(&record).unwrap();
         assert!(records.arriving(migration).unwrap().is_some());
         fs::remove_dir_all(path).unwrap();

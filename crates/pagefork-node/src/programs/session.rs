@@ -72,10 +72,14 @@ pub(crate) fn serve(
         is_over: false,
     };
     let served = session.talk();
+    let busy = session.busy.take();
     // What it had is free before it hears why.
     drop(session);
     // What it still sends is not for us.
     let served = served.and_then(|()| duplex.end_and_drain(Instant::now() + times.idle));
+    // What is done for it goes on, and nobody else has its place meanwhile: else who comes again and again would have as
+    // much done at once as it likes.
+    let _ = busy.map(|busy| busy.recv());
     served.map_err(NodeError::io(format!("talk to client {peer}")))
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pagefork::Engine;
 use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
-use pagefork_postcopy::{Lane, MigrationMessage, MigrationStep};
+use pagefork_postcopy::{Lane, MigrationMessage, MigrationStep, SourceState};
 
 use super::client::NodeLink;
 use super::program::{AfterRest, NodeProgram, ReadyProgram};
@@ -49,15 +49,24 @@ fn node_of(
     times: NodeTimes,
     peers: Arc<dyn KnownPeers>,
 ) -> (ProgramNode, MemoryPeer) {
+    node_for(name, transport, times, peers, ServeOptions::new(SecretKey::from_seed([1; 32])))
+}
+
+fn node_for(
+    name: &str,
+    transport: Transport,
+    times: NodeTimes,
+    peers: Arc<dyn KnownPeers>,
+    mut serve: ServeOptions,
+) -> (ProgramNode, MemoryPeer) {
     let name = format!("pagefork-hostile-{name}-{transport:?}-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&path);
     let images = ImageStore::open(path.join("images")).unwrap();
-    let key = SecretKey::from_seed([1; 32]);
+    let key = serve.key.clone();
     let engine = Engine::default();
     let options = ProgramNodeOptions::new(engine, images.clone(), key.clone(), peers, &path);
     let node = ProgramNode::new(options).unwrap();
-    let mut serve = ServeOptions::new(key.clone());
     serve.programs = Some(node.clone());
     serve.times = times;
     let server = MemoryServer::bind(free(transport), images, serve).unwrap();
@@ -321,7 +330,7 @@ fn a_node_that_refuses_takes_what_was_on_its_way() {
 }
 
 /// A program that prints bytes for ever.
-fn talking() -> ProgramStart {
+pub(super) fn talking() -> ProgramStart {
     let module = wat::parse_str(
         r#"(module
         (import "wasi_snapshot_preview1" "fd_write"
@@ -548,6 +557,14 @@ fn why_a_target_declines_a_program_fits_what_all_clients_are_told() {
     options.image_key = image_key;
     let again = ProgramNode::new(options).unwrap();
     assert!(matches!(again.programs()[0].phase, ProgramPhase::Declined { .. }));
+    // That it goes on is written, and what was noted before cannot be removed.
+    let declined = || again.records().read_all(&|_| ()).unwrap().leaving.remove(0).0;
+    let id = ProgramId(declined().source.migration.0);
+    let note = again.options().records.join(format!("{id}.leaving-note"));
+    std::fs::create_dir(&note).unwrap();
+    again.reclaim("talking").unwrap_err();
+    assert_eq!(declined().source.state, SourceState::Declined, "the next process loses it");
+    std::fs::remove_dir(&note).unwrap();
     let (name, image) = images.names().unwrap().pop_first().unwrap();
     images.remove_name(&name).unwrap();
     std::fs::rename(copy.join("images"), copy.join("elsewhere")).unwrap();
@@ -604,7 +621,9 @@ fn a_program_that_was_told_to_stop_is_handed_over_to_nobody() {
 
 #[test]
 fn a_connection_counts_until_all_is_done_that_was_asked_for_over_it() {
-    let (node, peer) = node("counts", Transport::Tls);
+    let mut serve = ServeOptions::new(SecretKey::from_seed([1; 32]));
+    serve.connections_max = 1;
+    let (node, peer) = node_for("counts", Transport::Tls, times(), Arc::new(AnyPeer), serve);
     node.start(&talking()).unwrap();
     let go_on = have_rest(node.find("talking").unwrap());
     let mut link = attached_to(&peer, "talking", 1);
@@ -620,9 +639,18 @@ fn a_connection_counts_until_all_is_done_that_was_asked_for_over_it() {
         }
     };
     until("it is believed to be there", &|| !node.programs()[0].is_attached);
-    assert_eq!(node.records().remembered().connections(), 1, "the program is being stopped");
+    let has_place = || {
+        let connected = NodeLink::connect(&peer, &SecretKey::from_seed([2; 32]), &times());
+        connected.and_then(|mut link| link.ask(&ClientRequest::Hello, "it is a test")).is_ok()
+    };
+    for _ in 0..20 {
+        assert_eq!(node.records().remembered().connections(), 1, "the program is being stopped");
+        assert!(!has_place(), "its place is another's");
+        thread::sleep(Duration::from_millis(10));
+    }
     go_on();
     until("it counts for ever", &|| node.records().remembered().connections() == 0);
+    until("its place is nobody's", &has_place);
 }
 
 #[test]

@@ -43,17 +43,26 @@ pub(crate) fn create_image(name: &str, executable: bool) -> Result<OwnedFd, Call
 
 /// Sets the length of a memfd; the bytes read as zero.
 pub(crate) fn resize_image(file: BorrowedFd<'_>, length: u64) -> Result<(), CallFailure> {
-    attempt(Call::ResizeImage, length, || rustix::fs::ftruncate(file, length))
+    attempt(Call::ResizeImage, length, || {
+        check_file_size(length)?;
+        rustix::fs::ftruncate(file, length)
+    })
+}
+
+/// # Errors
+/// If files may not be as long: then the kernel would also raise a signal, which ends processes.
+fn check_file_size(length: u64) -> Result<(), Errno> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < length => Err(Errno::FBIG),
+        _ => Ok(()),
+    }
 }
 
 /// Sets the length of a file that a memory grows in: what is beyond is gone, and what is new
 /// reads as zero.
 pub(crate) fn set_growth(file: BorrowedFd<'_>, length: u64) -> Result<(), CallFailure> {
     attempt_or_pretend(Call::GrowFile, length, Some(()), || {
-        // Beyond its limit the kernel also raises a signal, which ends processes.
-        if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < length) {
-            return Err(Errno::FBIG);
-        }
+        check_file_size(length)?;
         rustix::io::retry_on_intr(|| rustix::fs::ftruncate(file, length))
     })
 }

@@ -69,7 +69,14 @@ pub(crate) fn is_called() -> bool {
 /// pagefork_pages::serve_fault_is_called();
 /// ```
 pub fn serve_fault(address: usize, is_write: bool) -> bool {
-    page_faults::serve_touch(address, is_write) || is_write && serve_write(address)
+    // SAFETY: nothing is asked of it.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: it is of this thread, and there as long as that is.
+    let before = unsafe { errno.read() };
+    let is_served = page_faults::serve_touch(address, is_write) || is_write && serve_write(address);
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
+    is_served
 }
 
 fn serve_write(address: usize) -> bool {

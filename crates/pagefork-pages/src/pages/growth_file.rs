@@ -146,6 +146,7 @@ fn probe() -> Result<bool, PagesError> {
     let file = file.as_fd();
     let mut pages = Reservation::new(COUNT * PAGE_SIZE, PAGE_SIZE)?;
     pages.map_shared(0..COUNT * PAGE_SIZE, file)?;
+    pages.refuse_huge_pages(0..COUNT * PAGE_SIZE)?;
     let start = pages.start();
     let place =
         |page: u64| ptr::with_exposed_provenance_mut::<u8>(start + (page * PAGE_SIZE) as usize);

@@ -429,6 +429,8 @@ impl Slot {
         self.pages.check_process()?;
         let offsets = self.part_of(index, &range)?;
         self.is_fresh = false;
+        // It may be another thread than that of the code.
+        self.writers.enter();
         self.pages.wait(offsets.clone())?;
         self.deltas.note_write(&self.pages, offsets.clone());
         if !self.gains_by_discarding(range.end - range.start) {

@@ -341,8 +341,12 @@ fn a_program_whose_name_is_none_is_refused() {
     let mut way = OnItsWay::new("name", ProgramLimits::default());
     way.offer.name = "\u{1}".repeat(1000);
     let offer = MigrationStep::Offer { instance: "waiting".to_owned() };
-    let MigrationStep::Refuse { text } = way.step(1, offer) else { panic!("it is accepted") };
-    assert!(text.contains("can be no name"), "{text}");
+    let handed_over = MigrationStep::HandOver { image: way.state(), token: Vec::new() };
+    for step in [offer, handed_over] {
+        let why = way.try_step(1, step).unwrap_err();
+        assert!(why.contains("can be no name"), "{why}");
+    }
+    assert!(way.record(1).is_none(), "it is remembered");
 }
 
 #[test]

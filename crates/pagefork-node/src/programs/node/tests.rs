@@ -1,4 +1,4 @@
-//! What a node that is started anew says of programs that have come and gone.
+//! What a node knows of programs that have come and gone, also when it is started anew.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use pagefork_image::{ImageStore, SecretKey};
 use pagefork_postcopy::{SourceRecord, TargetRecord};
 
 use super::*;
+use crate::programs::tests;
 use crate::strangers::AnyPeer;
 
 const PROGRAM: ProgramId = ProgramId([7; 16]);
@@ -72,5 +73,35 @@ fn a_program_that_came_and_has_left_since_is_where_it_went() {
     node.stop(&PROGRAM.to_string(), Duration::from_secs(60)).unwrap();
     drop(node);
     assert!(phases(&self::node(&path)).is_empty(), "nobody wants to know where it is");
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn a_move_that_fails_leaves_nothing_behind() {
+    let path = std::env::temp_dir().join(format!("pagefork-not-moved-{}", std::process::id()));
+    let node = node(&path);
+    node.start(&tests::talking()).unwrap();
+    for _ in 0..3 {
+        let to = PublicKey::from_bytes(TO);
+        node.migrate("talking", to, MigrateOptions::default()).unwrap_err();
+        assert!(node.moves().leaving.is_empty(), "each has a descriptor");
+    }
+    node.stop("talking", std::time::Duration::from_secs(60)).unwrap();
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn so_many_programs_that_came_and_are_over_are_known_as_may_be() {
+    let path = std::env::temp_dir().join(format!("pagefork-over-{}", std::process::id()));
+    let node = node(&path);
+    let limit = node.options().limits.ended;
+    for number in 0..2 * limit as u8 {
+        let id = ProgramId([number; 16]);
+        let place = node.place_of_arrival(id, 0).unwrap();
+        let (owner, streams) = (PublicKey::from_bytes(FROM), Arc::default());
+        let phase = ProgramPhase::Moved { to: TO };
+        place.fill(&NodeProgram::new(id, "a".to_owned(), owner, streams, phase));
+    }
+    assert_eq!(node.programs().len(), limit);
     std::fs::remove_dir_all(path).unwrap();
 }

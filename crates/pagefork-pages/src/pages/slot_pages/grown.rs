@@ -102,7 +102,9 @@ impl SlotPages {
             let range = self.growth_range(index);
             if let Some(file) = self.files.of_mut(index) {
                 file.set_length(0)?;
-                self.pages.map_shared(range, std::os::fd::AsFd::as_fd(file))?;
+                self.pages.map_shared(range.clone(), std::os::fd::AsFd::as_fd(file))?;
+                // A huge page of a file in memory is mapped as a whole, also beyond the file's end.
+                self.pages.refuse_huge_pages(range)?;
             }
         }
         Ok(())
