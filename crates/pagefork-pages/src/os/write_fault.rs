@@ -69,12 +69,12 @@ pub(crate) fn is_called() -> bool {
 /// pagefork_pages::serve_fault_is_called();
 /// ```
 pub fn serve_fault(address: usize, is_write: bool) -> bool {
-    // SAFETY: nothing is asked of it.
+    // SAFETY: the C library asks nothing of who calls it.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: it is of this thread, and there as long as that is.
+    // SAFETY: `errno` is of this thread, and there as long as that is.
     let before = unsafe { errno.read() };
     let is_served = page_faults::serve_touch(address, is_write) || is_write && serve_write(address);
-    // SAFETY: as above.
+    // SAFETY: `errno` is of this thread, which has not ended.
     unsafe { errno.write(before) };
     is_served
 }
