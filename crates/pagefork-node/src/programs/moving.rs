@@ -150,12 +150,12 @@ pub(super) fn go_on(
     };
     let (source, outputs) = MigrationSource::restore(record.source.clone(), knows);
     // It may have been noted alone.
-    let mut noted = Some(record.clone());
+    let is_handed_over = matches!(source.state(), SourceState::HandedOver { .. });
+    let noted = is_handed_over.then(|| record.clone());
     for output in outputs {
         if let SourceOutput::Record(source) = output {
             let record = LeavingRecord { source, ..record.clone() };
             node.records().keep_leaving(&record).map_err(cannot_keep)?;
-            noted = None;
         }
     }
     let moving = MovingProgram {
